@@ -1,0 +1,266 @@
+"""Every setting of the project, as frozen dataclasses; and the letters that name shapes everywhere.
+
+    B batch    T query time    S key time    C channels    H heads    G key/value heads    D head size
+    F feed-forward channels    V vocabulary    L layers    R rank    P page
+
+Each class checks itself when it is made, so a wrong setting fails before any work is done.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a decoder-only transformer: all that is needed to count, allocate and run its weights."""
+
+    family: Literal["gpt2", "llama"] = "llama"
+    """gpt2: layer norm, learned positions, GELU, biases.  llama: RMS norm, RoPE, SwiGLU, grouped heads, no biases."""
+    vocab_size: int = 1024
+    """V: number of token ids, special tokens included."""
+    context_len: int = 256
+    """The longest sequence, in tokens."""
+    num_layers: int = 4
+    """L: number of blocks."""
+    num_heads: int = 4
+    """H: number of query heads."""
+    num_kv_heads: int | None = None
+    """G: number of key/value heads, each shared by H/G query heads (grouped-query attention); None: as many as H."""
+    channels: int = 128
+    """C: width of the residual stream."""
+    ffn_channels: int | None = None
+    """F: width inside the feed-forward layer; None: 4C for gpt2, 8C/3 rounded up to a multiple of 32 for llama."""
+    norm_eps: float = 1e-5
+    """Added to the variance (or mean square) before its root is taken."""
+    rope_theta: float = 10_000.0
+    """Base of the rotary frequencies (llama)."""
+    tied: bool = True
+    """The output head is the embedding table itself."""
+    dropout: float = 0.0
+    """Probability of zeroing an element of the embedding and of each residual branch while training."""
+
+    def __post_init__(self) -> None:
+        check_choice("model.family", self.family, ("gpt2", "llama"))
+        for name in ("vocab_size", "context_len", "num_layers", "num_heads", "channels"):
+            check_at_least(f"model.{name}", getattr(self, name), 1)
+        for name in ("num_kv_heads", "ffn_channels"):
+            if getattr(self, name) is not None:
+                check_at_least(f"model.{name}", getattr(self, name), 1)
+        C, H = self.channels, self.num_heads
+        if C % H:
+            nearest = max(H, round(C / H) * H)
+            raise ValueError(f"channels must divide evenly among heads: {C} channels, {H} heads; try {nearest}")
+        if H % self.kv_heads:
+            raise ValueError(
+                f"query heads must divide evenly among key/value heads: {H} heads, {self.kv_heads} key/value heads; "
+                f"try {max(g for g in range(1, self.kv_heads + 1) if H % g == 0)} key/value heads"
+            )
+        if self.family == "gpt2" and self.kv_heads != H:
+            raise ValueError(f"gpt2 has one key/value head per head: {H} heads, {self.kv_heads} key/value heads")
+        if self.family == "llama" and self.head_size % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of channels, so the head size must be even: {C} channels / {H} heads = "
+                f"{self.head_size}; try {C + H} channels"
+            )
+        if not self.norm_eps > 0:
+            raise ValueError(f"model.norm_eps must be positive: got {self.norm_eps}")
+        if not self.rope_theta > 0:
+            raise ValueError(f"model.rope_theta must be positive: got {self.rope_theta}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.dropout must be in [0, 1): got {self.dropout}")
+
+    @property
+    def kv_heads(self) -> int:
+        """G."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def head_size(self) -> int:
+        """D."""
+        return self.channels // self.num_heads
+
+    @property
+    def ffn(self) -> int:
+        """F."""
+        if self.ffn_channels is not None:
+            return self.ffn_channels
+        return 4 * self.channels if self.family == "gpt2" else -(-8 * self.channels // 96) * 32
+
+    @classmethod
+    def of_depth(cls, depth: int, **rest: Any) -> "ModelConfig":
+        """The one dial: `depth` layers, `depth` heads of 32 channels each.  Anything in `rest` overrides."""
+        check_at_least("depth", depth, 1)
+        return cls(**{"num_layers": depth, "num_heads": depth, "channels": 32 * depth} | rest)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which text to learn from and how to cut it into tokens."""
+
+    source: str = "tales"
+    """tales: generated children's stories.  stdlib: the source of the running Python.  Else: a file or folder."""
+    num_stories: int = 20_000
+    """How many stories to write (tales only)."""
+    vocab_size: int = 1024
+    """Size of the tokenizer's vocabulary: 256 bytes, the merges, one special token."""
+    pattern: str = "gpt2"
+    """How text is split before merging: gpt2, cl100k, or a regular expression."""
+    val_fraction: float = 0.05
+    """Share of the documents that is kept for validation, at least one document."""
+    seed: int = 0
+    """Chooses the stories and which documents validate."""
+
+    def __post_init__(self) -> None:
+        check_at_least("data.num_stories", self.num_stories, 2)
+        check_at_least("data.vocab_size", self.vocab_size, 257)
+        check_at_least("data.seed", self.seed, 0)
+        if not 0 < self.val_fraction < 1:
+            raise ValueError(f"data.val_fraction must be between 0 and 1, exclusive: got {self.val_fraction}")
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """How gradients become steps."""
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """adamw: for every parameter.  muon: for the matrices inside blocks, adamw for the rest."""
+    learning_rate: float = 3e-3
+    """Peak learning rate of AdamW."""
+    muon_learning_rate: float = 0.02
+    """Peak learning rate of Muon."""
+    beta1: float = 0.9
+    """Decay of the running mean of gradients."""
+    beta2: float = 0.95
+    """Decay of the running mean of squared gradients."""
+    eps: float = 1e-8
+    """Keeps AdamW's division finite."""
+    weight_decay: float = 0.1
+    """Decoupled decay of the matrices; biases and norm weights never decay."""
+    clip_norm: float = 1.0
+    """Gradients longer than this are scaled down to it; 0: never."""
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    """cosine: warm-up then half a cosine.  wsd: warm-up, stable, then linear decay."""
+    warmup_steps: int = 50
+    """Steps of linear warm-up; the first step has a positive rate already."""
+    decay_fraction: float = 0.2
+    """Share of the steps that decay (wsd)."""
+    final_fraction: float = 0.1
+    """Learning rate at the end, as a share of the peak."""
+
+    def __post_init__(self) -> None:
+        check_choice("optim.optimizer", self.optimizer, ("adamw", "muon"))
+        check_choice("optim.schedule", self.schedule, ("cosine", "wsd"))
+        check_at_least("optim.warmup_steps", self.warmup_steps, 0)
+        for name in ("learning_rate", "muon_learning_rate", "weight_decay", "clip_norm"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"optim.{name} must not be negative: got {getattr(self, name)}")
+        if not self.eps > 0:
+            raise ValueError(f"optim.eps must be positive: got {self.eps}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"optim.{name} must be in [0, 1): got {getattr(self, name)}")
+        for name in ("decay_fraction", "final_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"optim.{name} must be in [0, 1]: got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A pretraining run: everything that decides what comes out, and where it goes."""
+
+    run: Path = Path("runs/train")
+    """Folder of the run: settings, tokens, checkpoint, metrics, plots."""
+    steps: int = 1000
+    """Number of optimizer steps."""
+    batch_size: int = 16
+    """B: rows per micro-batch."""
+    accumulate: int = 1
+    """Micro-batches per step; their gradients add up, weighted by token count."""
+    seed: int = 0
+    """Chooses initial weights, the order of the data and dropout masks."""
+    eval_every: int = 100
+    """Steps between validations; 0: only at the end."""
+    eval_tokens: int = 20_000
+    """About how many validation tokens to score each time (all of them at the end)."""
+    sample_every: int = 200
+    """Steps between printed samples; 0: never."""
+    save_every: int = 200
+    """Steps between checkpoints; 0: only at the end."""
+    recompute: bool = False
+    """Keep only each block's input and run the block again in the backward pass: less memory, more time."""
+    backend: Literal["numpy"] = "numpy"
+    """Which implementation of the ops runs."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "accumulate", "eval_tokens"):
+            check_at_least(f"train.{name}", getattr(self, name), 1)
+        for name in ("seed", "eval_every", "sample_every", "save_every"):
+            check_at_least(f"train.{name}", getattr(self, name), 0)
+        check_choice("train.backend", self.backend, ("numpy",))
+
+
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}: got {value!r}")
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Raise ValueError unless `value` is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}: got {value!r}")
+
+
+def to_mapping(config: Any) -> dict[str, Any]:
+    """The settings as plain nested values that JSON and TOML can hold; `from_mapping` undoes it."""
+    return asdict(config, dict_factory=lambda pairs: {k: str(v) if isinstance(v, Path) else v for k, v in pairs})
+
+
+def from_mapping(cls: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
+    """Build `cls` from nested `values`; a missing key keeps its default, an unknown key or wrong type is an error."""
+    hints = get_type_hints(cls)
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    made = {}
+    for key, value in values.items():
+        path = f"{where}.{key}" if where else key
+        if key not in known:
+            close = get_close_matches(key, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known settings: {', '.join(sorted(known))}"
+            raise ValueError(f"unknown setting {path!r}; {hint}")
+        made[key] = _convert(hints[key], value, path)
+    return cls(**made)
+
+
+def read_toml(cls: type[Config], path: Path) -> Config:
+    """Read settings from a TOML file; ValueError names the file and the fault."""
+    try:
+        return from_mapping(cls, tomllib.loads(Path(path).read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    """`value` as the annotated type, or ValueError saying what was expected."""
+    if is_dataclass(hint) and isinstance(value, Mapping):
+        return from_mapping(hint, value, path)  # type: ignore[arg-type]
+    options = get_args(hint) if get_origin(hint) in (Union, type(int | None)) else (hint,)
+    for option in options:
+        if get_origin(option) is Literal and value in get_args(option):
+            return value
+        if option is Path and isinstance(value, str):
+            return Path(value)
+        if option is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(option, type) and type(value) is option:
+            return value
+    expected = " or ".join(getattr(o, "__name__", str(o)) for o in options)
+    raise ValueError(f"setting {path!r} must be {expected}: got {value!r}")
