@@ -1,0 +1,1 @@
+"""The transformer and nothing else: ops and reshapes, forward above backward."""

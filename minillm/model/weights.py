@@ -1,0 +1,65 @@
+"""The weights: their names and shapes, told by the config, and their initial values, as the papers give them."""
+
+import numpy as np
+
+from minillm.config import ModelConfig
+from minillm.tree import Packed, Tree, pack
+
+INIT_STD = 0.02  # GPT-2 (Radford et al. 2019) and every Llama-family config since
+
+
+def weight_shapes(config: ModelConfig) -> Tree:
+    """The tree of shapes.  A tied head has no shape of its own."""
+    V, C = config.vocab_size, config.channels
+    gpt2 = config.family == "gpt2"
+    return Tree(
+        embed=(V, C),
+        positions=(config.context_len, C) if gpt2 else None,
+        blocks=[_block_shapes(config) for _ in range(config.num_layers)],
+        norm=Tree(weight=(C,), bias=(C,) if gpt2 else None),
+        head=None if config.tied else (V, C),
+    )
+
+
+def _block_shapes(config: ModelConfig) -> Tree:
+    C, F, D = config.channels, config.ffn, config.head_size
+    H, G = config.num_heads, config.kv_heads
+    gpt2 = config.family == "gpt2"
+
+    def linear(outputs: int, inputs: int) -> Tree:
+        return Tree(weight=(outputs, inputs), bias=(outputs,) if gpt2 else None)
+
+    def norm() -> Tree:
+        return Tree(weight=(C,), bias=(C,) if gpt2 else None)
+
+    gate = {} if gpt2 else {"gate": linear(F, C)}
+    mlp = Tree(**gate, up=linear(F, C), down=linear(C, F))
+    attention = Tree(query=linear(H * D, C), key=linear(G * D, C), value=linear(G * D, C), output=linear(C, H * D))
+    return Tree(norm1=norm(), attention=attention, norm2=norm(), mlp=mlp)
+
+
+def allocate(config: ModelConfig, dtype=np.float32) -> Packed:
+    """Zeros in the shape of the weights; a tied head is the embedding under a second name."""
+    packed = pack(weight_shapes(config), dtype)
+    if config.tied:
+        packed.tree.head = packed.tree.embed
+    return packed
+
+
+def initialise(config: ModelConfig, seed: int, dtype=np.float32) -> Packed:
+    """Matrices ~ N(0, 0.02^2), those that write to the residual stream divided by sqrt(2 L); norms 1, biases 0.
+
+    The division keeps the variance of the stream from growing with depth (Radford et al. 2019, section 2.3).
+    Positions ~ N(0, 0.01^2) as in GPT-2's released code.  The same seed gives the same values in every dtype.
+    """
+    packed = allocate(config, dtype)
+    generator = np.random.default_rng(seed)
+    for name, array in packed.named().items():
+        if array.ndim == 1:
+            array[...] = 1 if name.endswith("weight") else 0
+            continue
+        std = INIT_STD / 2 if name == "positions" else INIT_STD
+        if name.endswith(("attention.output.weight", "mlp.down.weight")):
+            std /= (2 * config.num_layers) ** 0.5
+        array[...] = generator.standard_normal(array.shape) * std
+    return packed
