@@ -1,0 +1,156 @@
+"""Batches of token windows: shuffled for training, document by document for validation.
+
+Here, and nowhere else, the targets are made from the ids by shifting one place; models and losses take them as given.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from minillm.config import check_at_least
+from minillm.datasets.corpus import Split
+from minillm.ops.cross_entropy import IGNORE
+
+
+class Batch(NamedTuple):
+    """ids[b, t] is a token and targets[b, t] the one that follows it in the text.  Both (B, T) int64."""
+
+    ids: np.ndarray
+    targets: np.ndarray
+
+
+def next_token(tokens: np.ndarray) -> Batch:
+    """tokens: (..., T + 1) -> ids: all but the last, targets: all but the first; both (..., T)."""
+    tokens = tokens.astype(np.int64)
+    return Batch(np.ascontiguousarray(tokens[..., :-1]), np.ascontiguousarray(tokens[..., 1:]))
+
+
+def window_starts(split: Split, T: int) -> np.ndarray:
+    """Offsets of the windows of T + 1 tokens that an epoch reads, ascending and distinct.
+
+    One at the start of each document, so that the model learns to begin, and one every T tokens further inside it.
+    Windows run on into the next documents; the last ones are moved back to end with the stream.  Every token but the
+    very first is a target of at least one window.
+    """
+    check_at_least("T", T, 1)
+    N = split.num_tokens
+    if N < T + 1:
+        raise ValueError(
+            f"the text is too short for one window: {N} tokens, and a context of {T} needs {T + 1}; "
+            f"add text or set the context to at most {N - 1}"
+        )
+    lengths = split.ends - split.starts
+    num_windows = -(-lengths // T)
+    first = np.cumsum(num_windows) - num_windows  # number of each document's first window
+    inside = np.arange(num_windows.sum()) - np.repeat(first, num_windows)
+    return np.unique(np.minimum(np.repeat(split.starts, num_windows) + T * inside, N - T - 1))
+
+
+class Sampler:
+    """An endless stream of training batches.  Each epoch reads every window once, in an order of its own.
+
+    A batch may span the end of an epoch, so no window is dropped.  The order depends only on (seed, epoch): whoever
+    restores a state goes on exactly as if never interrupted.
+    """
+
+    def __init__(self, split: Split, T: int, B: int, seed: int) -> None:
+        check_at_least("B", B, 1)
+        check_at_least("seed", seed, 0)
+        self.split, self.T, self.B, self.seed = split, T, B, seed
+        self.starts = window_starts(split, T)
+        self._enter(epoch=0, position=0)
+
+    def next(self) -> Batch:
+        """The next B windows."""
+        rows = [self.split.tokens[start : start + self.T + 1] for start in self._next_starts()]
+        return next_token(np.stack(rows))
+
+    def state(self) -> dict[str, int]:
+        """Where the stream stands, and what it is a stream of, as plain integers."""
+        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "windows": len(self.starts)}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go on from a `state()` of a sampler with the same seed over the same windows."""
+        own = self.state()
+        if state.keys() != own.keys():
+            raise ValueError(f"a sampler's state has the keys {', '.join(own)}: got {', '.join(state) or 'none'}")
+        for name, value in state.items():
+            check_at_least(f"sampler state {name!r}", value, 0)
+        for name in ("seed", "windows"):
+            if state[name] != own[name]:
+                raise ValueError(
+                    f"the state belongs to another stream: its {name} is {state[name]}, this sampler's {own[name]}; "
+                    "resume with the data, context and seed that the run began with"
+                )
+        if state["position"] >= len(self.starts):
+            raise ValueError(
+                f"sampler state 'position' must be below the number of windows, {len(self.starts)}: "
+                f"got {state['position']}"
+            )
+        self._enter(state["epoch"], state["position"])
+
+    def _enter(self, epoch: int, position: int) -> None:
+        self.epoch, self.position = epoch, position
+        self.order = np.random.default_rng([self.seed, epoch]).permutation(self.starts)
+
+    def _next_starts(self) -> list[int]:
+        taken: list[int] = []
+        while len(taken) < self.B:
+            part = self.order[self.position : self.position + self.B - len(taken)]
+            taken.extend(part.tolist())
+            self.position += len(part)
+            if self.position == len(self.order):  # at once, so that a border has one state: (epoch + 1, 0)
+                self._enter(self.epoch + 1, 0)
+        return taken
+
+
+class ValidationSet(NamedTuple):
+    """What a validation scores: so many documents from the first, and their sums (nats: None where not known)."""
+
+    num_documents: int
+    num_targets: int
+    num_bytes: int
+    nats: float | None
+
+
+def validation_set(split: Split, max_tokens: int | None = None) -> ValidationSet:
+    """As many whole documents as come nearest to `max_tokens` targets together, at least one; None: all of them."""
+    targets = np.cumsum(split.ends - split.starts)  # a document's tokens and the separator that follows it
+    n = split.num_documents
+    if max_tokens is not None:
+        check_at_least("max_tokens", max_tokens, 1)
+        n = 1 + int(np.argmin(np.abs(targets - max_tokens)))
+    nats = None if split.nats is None else float(split.nats[:n].sum())
+    return ValidationSet(n, int(targets[n - 1]), int(split.num_bytes[:n].sum()), nats)
+
+
+def validation_batches(split: Split, T: int, B: int, max_tokens: int | None = None) -> Iterator[Batch]:
+    """The documents of `validation_set(split, max_tokens)`, each alone in its rows and each token a target once.
+
+    A document [eot, t1, ..., tn, eot] longer than T continues in further rows.  So what a row predicts depends on
+    that document alone, and the loss of documents that fit in T compares exactly with their entropy.  Rows are
+    padded with separators whose targets are IGNORE; a batch is as wide as its longest row, the last may have fewer.
+    """
+    check_at_least("T", T, 1)
+    check_at_least("B", B, 1)
+    rows = _validation_rows(split, T, validation_set(split, max_tokens).num_documents)
+    eot = int(split.tokens[:1][0])
+    return (_pad(group, eot) for group in iter(lambda: list(islice(rows, B)), []))
+
+
+def _validation_rows(split: Split, T: int, num_documents: int) -> Iterator[Batch]:
+    for i in range(num_documents):
+        ids, targets = next_token(split.document(i))
+        for t in range(0, len(ids), T):
+            yield Batch(ids[t : t + T], targets[t : t + T])
+
+
+def _pad(rows: list[Batch], eot: int) -> Batch:
+    shape = len(rows), max(len(row.ids) for row in rows)
+    batch = Batch(np.full(shape, eot, np.int64), np.full(shape, IGNORE, np.int64))
+    for b, row in enumerate(rows):
+        batch.ids[b, : len(row.ids)] = row.ids
+        batch.targets[b, : len(row.ids)] = row.targets
+    return batch
