@@ -16,11 +16,10 @@ LLAMA_BLOCK = [
     "norm1.weight", "attention.query.weight", "attention.key.weight", "attention.value.weight",
     "attention.output.weight", "norm2.weight", "mlp.gate.weight", "mlp.up.weight", "mlp.down.weight",
 ]  # fmt: skip
-GPT2_BLOCK = [
-    f"{part}.{kind}"
-    for part in ("norm1", "attention.query", "attention.key", "attention.value", "attention.output", "norm2", "mlp.up", "mlp.down")
-    for kind in ("weight", "bias")
+GPT2_PARTS = [
+    "norm1", "attention.query", "attention.key", "attention.value", "attention.output", "norm2", "mlp.up", "mlp.down",
 ]  # fmt: skip
+GPT2_BLOCK = [f"{part}.{kind}" for part in GPT2_PARTS for kind in ("weight", "bias")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""The contiguous key/value cache: keys and values of past tokens, kept so that each new token attends without
+recomputing them."""
+
+import math
+
+import numpy as np
+
+from minillm.model.model import Model
+from minillm.model.run import run_of
+from minillm.model.transformer import embed_forward, trunk_forward, unembed_forward
+
+
+class Cache:
+    """Keys and values of B rows, (L, B, capacity, G, D) each; an Attend (see model/run.py) while it is extended.
+
+    Rows of unequal length are aligned at the end: row b starts with `padding[b]` slots that nobody sees.
+    """
+
+    def __init__(self, model: Model, padding: np.ndarray, capacity: int | None = None) -> None:
+        """padding: (B,) integers.  capacity: slots per row, by default the context plus the longest padding."""
+        config = model.config
+        self.ops, self.padding = model.ops, np.asarray(padding)
+        capacity = config.context_len + int(self.padding.max(initial=0)) if capacity is None else capacity
+        shape = (config.num_layers, len(self.padding), capacity, config.kv_heads, config.head_size)
+        self.keys, self.values = np.empty((2, *shape), model.weights.vector.dtype)
+        self.length = 0  # slots filled, the same for every row
+        self.segments = np.where(np.arange(capacity) < self.padding[:, None], -1, 0)  # (B, capacity)
+
+    def positions(self, T: int) -> np.ndarray:
+        """Positions of the next T slots, (B, T): counted from each row's first token; 0 in slots that nobody sees."""
+        slots = np.arange(self.length, self.length + T)
+        return np.where(self.segments[:, slots] < 0, 0, slots - self.padding[:, None])
+
+    def end_row(self, b: int) -> None:
+        """Row b takes no more tokens: whatever fills its slots from here on is seen by nobody."""
+        self.segments[b, self.length :] = -1
+
+    def forward(self, layer, q, k, v):
+        """Store k and v of the new tokens, attend to everything stored.  See Attend."""
+        end = self.length + k.shape[1]
+        self.keys[layer, :, self.length : end], self.values[layer, :, self.length : end] = k, v
+        segments = self.segments[:, :end]
+        if not segments.any():
+            segments = None  # every slot is a token of its row
+        return self.ops.attention_forward(q, self.keys[layer, :, :end], self.values[layer, :, :end], segments)
+
+    def backward(self, dy, saved):
+        """A cache is for inference."""
+        raise NotImplementedError("a cached pass has no backward; train with Causal or Segmented attention")
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held, in bytes."""
+        return math.prod(self.keys.shape) * self.keys.itemsize * 2
+
+
+def extend(model: Model, ids: np.ndarray, cache: Cache, last_only: bool = False) -> np.ndarray:
+    """Run the next T tokens of each row: ids (B, T) -> logits (B, T, V), or (B, 1, V) of the last token alone."""
+    w, T, capacity = model.weights.tree, ids.shape[1], cache.keys.shape[2]
+    if cache.length + T > capacity:
+        raise ValueError(f"the cache is full: {capacity} slots, {cache.length + T} needed; give it a larger capacity")
+    run = run_of(model.config, model.ops, cache.positions(T), cache, model.weights.vector.dtype)
+    x, _ = embed_forward(ids, w, run)
+    x, _ = trunk_forward(x, w.blocks, run)
+    cache.length += T  # once per pass, after every layer has used the old value
+    logits, _ = unembed_forward(x[:, -1:] if last_only else x, w, run)
+    return logits

@@ -1,0 +1,26 @@
+"""A model: its config, its weights and the backend that runs it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minillm.config import ModelConfig
+from minillm.model.run import Attend, positions_of, run_of
+from minillm.model.transformer import transformer_forward
+from minillm.tree import Packed
+
+
+@dataclass(frozen=True)
+class Model:
+    """What every use of a trained model starts from."""
+
+    config: ModelConfig
+    weights: Packed
+    ops: Any
+
+    def logits(self, ids: np.ndarray, positions: np.ndarray | None = None, attend: Attend | None = None) -> Any:
+        """The plain forward: ids (B, T) -> logits (B, T, V).  Positions 0, 1, ... and causal attention by default."""
+        positions = positions_of(*ids.shape) if positions is None else positions
+        run = run_of(self.config, self.ops, positions, attend, self.weights.vector.dtype)
+        return transformer_forward(ids, self.weights.tree, run)[0]
