@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-ALIGN = 16  # elements: each array starts on a 64-byte boundary in float32, a cache line and a full vector register
+ALIGN = 16  # elements: in float32 each array starts a multiple of 64 bytes, a cache line, from the start of the vector
 
 
 class Tree(dict):
