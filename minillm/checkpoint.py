@@ -5,7 +5,6 @@ moment leaves the last complete file under its name.  Nothing is pickled: readin
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from minillm.atomic import write_atomically
 from minillm.tree import Packed
 
 KEY = "minillm"  # where our JSON lies in the file's metadata; one string, as safetensors shuffles the order of many
@@ -23,24 +23,10 @@ SHOWN = 10  # differences that an error lists
 def save(path: Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
     """Write `arrays` (any shapes, numeric dtypes up to 64 bits) and `meta` (what JSON can hold) to `path`, atomically.
 
-    The bytes go to `<path>.tmp` and reach the disk before the rename; what an earlier crash left there is overwritten.
     ValueError for a dtype or a meta value that cannot be stored, OSError when the disk refuses; `path` is then as it
     was.  Needs memory for two more copies of the arrays.
     """
-    path = Path(path)
-    data = _encode(arrays, meta)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # else the rename may reach the disk before the bytes do
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    write_atomically(Path(path), _encode(arrays, meta))
 
 
 def load(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -105,13 +91,3 @@ def _encode(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bytes:
     except safetensors.SafetensorError as error:
         dtypes = {name: str(array.dtype) for name, array in dense.items()}
         raise ValueError(f"an array cannot be stored in safetensors: {error}; got {dtypes}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a rename in `folder` to the disk.  Windows cannot open a folder and needs no such thing."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

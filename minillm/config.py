@@ -6,14 +6,9 @@
 Each class checks itself when it is made, so a wrong setting fails before any work is done.
 """
 
-import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-Config = TypeVar("Config")
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -23,7 +18,7 @@ class ModelConfig:
     family: Literal["gpt2", "llama"] = "llama"
     """gpt2: layer norm, learned positions, GELU, biases.  llama: RMS norm, RoPE, SwiGLU, grouped heads, no biases."""
     vocab_size: int = 1024
-    """V: number of token ids, special tokens included."""
+    """V: number of token ids, special tokens included.  A training run takes it from its tokenizer."""
     context_len: int = 256
     """The longest sequence, in tokens."""
     num_layers: int = 4
@@ -180,7 +175,7 @@ class TrainConfig:
     """Number of optimizer steps."""
     batch_size: int = 16
     """Rows per step."""
-    micro_batch_size: int = 8
+    micro_batch_size: int = 4
     """B: rows that run through the model together.  A step's micro-batches add up, every token weighing the same."""
     threads: int = 0
     """Micro-batches that run at the same time; 0: one per core.  The result does not depend on it."""
@@ -260,49 +255,3 @@ def check_at_least(name: str, value: int, least: int) -> None:
     """Raise ValueError unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}: got {value!r}")
-
-
-def to_mapping(config: Any) -> dict[str, Any]:
-    """The settings as plain nested values that JSON and TOML can hold; `from_mapping` undoes it."""
-    return asdict(config, dict_factory=lambda pairs: {k: str(v) if isinstance(v, Path) else v for k, v in pairs})
-
-
-def from_mapping(cls: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
-    """Build `cls` from nested `values`; a missing key keeps its default, an unknown key or wrong type is an error."""
-    hints = get_type_hints(cls)
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    made = {}
-    for key, value in values.items():
-        path = f"{where}.{key}" if where else key
-        if key not in known:
-            close = get_close_matches(key, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known settings: {', '.join(sorted(known))}"
-            raise ValueError(f"unknown setting {path!r}; {hint}")
-        made[key] = _convert(hints[key], value, path)
-    return cls(**made)
-
-
-def read_toml(cls: type[Config], path: Path) -> Config:
-    """Read settings from a TOML file; ValueError names the file and the fault."""
-    try:
-        return from_mapping(cls, tomllib.loads(Path(path).read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _convert(hint: Any, value: Any, path: str) -> Any:
-    """`value` as the annotated type, or ValueError saying what was expected."""
-    if is_dataclass(hint) and isinstance(value, Mapping):
-        return from_mapping(hint, value, path)  # type: ignore[arg-type]
-    options = get_args(hint) if get_origin(hint) in (Union, type(int | None)) else (hint,)
-    for option in options:
-        if get_origin(option) is Literal and value in get_args(option):
-            return value
-        if option is Path and isinstance(value, str):
-            return Path(value)
-        if option is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(option, type) and type(value) is option:
-            return value
-    expected = " or ".join(getattr(o, "__name__", str(o)) for o in options)
-    raise ValueError(f"setting {path!r} must be {expected}: got {value!r}")

@@ -72,6 +72,7 @@ class Split:
 
     @property
     def num_documents(self) -> int:
+        """Documents in the stream."""
         return len(self.starts)
 
     @property

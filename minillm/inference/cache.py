@@ -39,9 +39,8 @@ class Cache:
         """Store k and v of the new tokens, attend to everything stored.  See Attend."""
         end = self.length + k.shape[1]
         self.keys[layer, :, self.length : end], self.values[layer, :, self.length : end] = k, v
-        segments = self.segments[:, :end]
-        if not segments.any():
-            segments = None  # every slot is a token of its row
+        filled = self.segments[:, :end]
+        segments = filled if filled.any() else None  # None: every slot is a token of its row
         return self.ops.attention_forward(q, self.keys[layer, :, :end], self.values[layer, :, :end], segments)
 
     def backward(self, dy, saved):

@@ -6,7 +6,6 @@ marks structure (the end of a document, whose turn it is), so text never turns i
 
 import hashlib
 import json
-import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import tiktoken
 
+from minillm.atomic import write_atomically
 from minillm.tokenizer.bpe import (
     Merge,
     check_text,
@@ -154,15 +154,9 @@ class Tokenizer:
         One merge per line, its two parts in GPT-2's visible alphabet with a space between (as in Hugging Face's
         merges.txt); the pattern written out, the special tokens in order, and the fingerprint of these three.
         """
-        path = Path(path)
         content = {"format": FORMAT, "fingerprint": self.fingerprint} | self._content()
         written = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            unfinished.write_text(written, encoding="utf-8", newline="\n")
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_atomically(Path(path), written.encode("utf-8"))
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":

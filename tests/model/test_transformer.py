@@ -108,6 +108,20 @@ def test_dropout_has_the_right_gradient_and_draws_other_masks_each_step():
     assert len(masks | {Dropout(0.3, 1, 1).generator(0, 0).integers(1 << 60)}) == 10
 
 
+def test_every_place_that_drops_draws_a_mask_of_its_own():
+    drawn = []
+
+    class Recorder(Dropout):
+        def generator(self, layer, place):
+            drawn.append((layer, place))
+            return super().generator(layer, place)
+
+    packed, ids = weights_of(GPT2), ids_of(GPT2)
+    run = run_of(GPT2, ops, positions_of(B, T), dtype=np.float64, dropout=Recorder(0.3, seed=1, step=0))
+    transformer_forward(ids, packed.tree, run)
+    assert len(drawn) == len(set(drawn)) == 1 + 2 * GPT2.num_layers
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_token_sees_itself_and_the_past_alone(name):
     config = CONFIGS[name]

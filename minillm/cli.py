@@ -1,0 +1,146 @@
+"""The command line: `minillm quickstart | train | resume | generate | estimate`."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from threadpoolctl import threadpool_limits
+
+from minillm import quickstart
+from minillm.config import ModelConfig, SamplingConfig, TrainConfig
+from minillm.estimate import estimate
+from minillm.inference.generate import stream
+from minillm.settings import read_toml
+from minillm.training import pretrain
+from minillm.training.folder import RunFolder
+from minillm.training.loop import Trainer
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """From nothing to a talking model in one go: corpus, tokenizer, training, curves, stories, report card."""
+
+    run: Path = Path("runs/quickstart")
+    """Folder of the run; made anew."""
+    steps: int = quickstart.STEPS
+    """Optimizer steps; fewer are faster and worse."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was interrupted."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Let a trained model continue a text; without a prompt it begins a document of its own."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    prompt: tuple[str, ...] = ("",)
+    """The beginnings to continue, one or several."""
+    sampling: Annotated[SamplingConfig, tyro.conf.arg(name="")] = field(default_factory=SamplingConfig)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predict parameters, FLOPs and memory of a model without building it."""
+
+    batch_size: int = 16
+    """B: rows per batch."""
+    model: Annotated[ModelConfig, tyro.conf.arg(name="")] = field(default_factory=ModelConfig)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command; a mistake of the caller ends with one line that says what to do, and exit code 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        command = tyro.cli(_commands(_take_config_file(arguments)), args=arguments, prog="minillm")
+        with threadpool_limits(1, "blas"):  # small products: threads cost more than they bring
+            _run(command)
+    except (ValueError, OSError, RuntimeError) as error:
+        sys.exit(_fail(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(error: Exception) -> int:
+    print(f"minillm: {error}", file=sys.stderr)
+    return 2
+
+
+def _commands(train_defaults: TrainConfig):
+    """The union of commands as tyro reads it."""
+    text = "Pretrain a model.  --config FILE.toml gives defaults that other options override."
+    train = tyro.conf.subcommand("train", default=train_defaults, description=text)
+    return (
+        Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
+        | Annotated[TrainConfig, train]
+        | Annotated[Resume, tyro.conf.subcommand("resume")]
+        | Annotated[Generate, tyro.conf.subcommand("generate")]
+        | Annotated[Estimate, tyro.conf.subcommand("estimate")]
+    )
+
+
+def _take_config_file(arguments: list[str]) -> TrainConfig:
+    """Defaults of `train`; removes --config FILE from `arguments`."""
+    if "--config" not in arguments:
+        return TrainConfig()
+    place = arguments.index("--config")
+    if place + 1 == len(arguments):
+        raise ValueError("--config needs a file, for example: minillm train --config small.toml")
+    file = Path(arguments[place + 1])
+    del arguments[place : place + 2]
+    return read_toml(TrainConfig, file)
+
+
+def _run(command: Quickstart | TrainConfig | Resume | Generate | Estimate) -> None:
+    if isinstance(command, Quickstart):
+        quickstart.quickstart(command.run, command.steps)
+    elif isinstance(command, TrainConfig):
+        _train(pretrain.start(command))
+    elif isinstance(command, Resume):
+        _train(pretrain.resume(RunFolder(command.run)))
+    elif isinstance(command, Generate):
+        _generate(command)
+    else:
+        _estimate(command)
+
+
+def _train(trainer: Trainer) -> None:
+    folder = trainer.folder.path
+    if trainer.run(sample_prompts=[""]):
+        print(f"Done.  Curves: {folder}/loss.png, {folder}/gradient.png.  Try: minillm generate {folder}")
+    else:
+        print(f"Stopped and saved at step {trainer.step}.  Go on with: minillm resume {folder}")
+
+
+def _generate(command: Generate) -> None:
+    model, tokenizer = RunFolder(command.run).load_model()
+    if len(command.prompt) == 1:
+        print(command.prompt[0], end="", flush=True)
+        for _, piece in stream(model, tokenizer, list(command.prompt), command.sampling):
+            print(piece, end="", flush=True)
+        print()
+        return
+    texts = list(command.prompt)
+    for row, piece in stream(model, tokenizer, list(command.prompt), command.sampling):
+        texts[row] += piece
+    for number, text in enumerate(texts):
+        print(f"[{number}] {text}\n")
+
+
+def _estimate(command: Estimate) -> None:
+    e = estimate(command.model, command.batch_size)
+    tokens = command.batch_size * command.model.context_len
+    print(f"parameters            {e.parameters:>14,}")
+    print(f"training FLOPs/token  {e.flops_per_token:>14,}   ({e.flops_per_token * tokens / 1e9:,.1f} GFLOP a step)")
+    print(f"weights               {e.weight_bytes / 2**20:>14,.1f} MiB (float32)")
+    print(f"with gradients, Adam  {e.training_bytes / 2**20:>14,.1f} MiB")
+    print(f"activations           {e.activation_bytes / 2**20:>14,.1f} MiB ({command.batch_size} rows)")
+    print(f"key/value cache       {e.cache_bytes_per_token / 2**10:>14,.1f} KiB a token")

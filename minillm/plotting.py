@@ -1,0 +1,56 @@
+"""Pictures of a run.  matplotlib is loaded only when something is drawn."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+INK, ACCENT, FLOOR = "#4878a8", "#c8553d", "#3a7d44"
+
+
+def draw_loss(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Training and validation loss by step, with the entropy floor where it is known."""
+    figure, axes = _figure("step", "loss (nats per token)")
+    train = [(r["step"], r["loss"]) for r in rows if r.get("loss") is not None]
+    val = [(r["step"], r["val_loss"]) for r in rows if "val_loss" in r]
+    floors = [r["floor"] for r in rows if r.get("floor") is not None]
+    if train:
+        axes.plot(*zip(*train), color=INK, linewidth=0.8, alpha=0.7, label="training batch")
+    if val:
+        axes.plot(*zip(*val), color=ACCENT, marker="o", markersize=4, label=f"validation: {val[-1][1]:.3f} at the end")
+    if floors:
+        label = f"entropy floor: {floors[-1]:.3f}, the best any model can do"
+        axes.axhline(floors[-1], color=FLOOR, linestyle="--", label=label)
+    values = [loss for _, loss in train + val]
+    if values and min(values) > 0 and max(values) > 4 * min(values):
+        axes.set_yscale("log")
+        ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10) if min(values + floors) * 0.8 <= t <= max(values) * 1.2]
+        axes.set_yticks(ticks, [f"{t:g}" for t in ticks])
+        axes.minorticks_off()
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def draw_gradient_norm(rows: Sequence[dict[str, Any]], path: Path, clip_norm: float = 0.0) -> None:
+    """Gradient norm before clipping, by step; skipped steps are marked."""
+    figure, axes = _figure("step", "gradient norm (before clipping)")
+    steps = [(r["step"], r["norm"]) for r in rows if r.get("norm") is not None]
+    if steps:
+        axes.plot(*zip(*steps), color=INK, linewidth=0.8)
+        axes.set_yscale("log")
+    for row in rows:
+        if row.get("skipped"):
+            axes.axvline(row["step"], color=ACCENT, linewidth=0.8)
+    if clip_norm:
+        axes.axhline(clip_norm, color=ACCENT, linestyle="--", linewidth=1, label=f"clipped to {clip_norm:g}")
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def _figure(xlabel: str, ylabel: str) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return figure, axes

@@ -1,0 +1,113 @@
+"""`minillm quickstart`: from nothing to a talking model, with a report card at the end."""
+
+import os
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from minillm.config import DataConfig, ModelConfig, OptimConfig, SamplingConfig, TrainConfig
+from minillm.datasets.tales import tales
+from minillm.estimate import estimate
+from minillm.inference.generate import generate
+from minillm.training import pretrain
+from minillm.training.folder import RunFolder
+from minillm.training.loop import Trainer
+
+STEPS = 600
+NUM_JUDGED = 32  # stories written at the end and read by the grammar
+
+
+def settings(run: Path, steps: int) -> TrainConfig:
+    """What the quickstart trains: a Llama-family model small enough for two laptop cores and a few minutes."""
+    return TrainConfig(
+        run=run,
+        steps=steps,
+        batch_size=16,
+        eval_every=100,
+        eval_tokens=10_000,
+        sample_every=200,
+        save_every=200,
+        model=ModelConfig.of_depth(4, vocab_size=1024, context_len=256),
+        data=DataConfig(source="tales", num_stories=12_000, vocab_size=1024, val_fraction=0.02),
+        optim=OptimConfig(optimizer="muon", learning_rate=3e-3, warmup_steps=20),
+    )
+
+
+def quickstart(run: Path, steps: int = STEPS) -> None:
+    """Make the corpus, train, draw, write three stories and a report card.  Replaces an older quickstart in `run`."""
+    console, began = Console(), time.perf_counter()
+    config = settings(run, steps)
+    _clear(run)
+    console.print(
+        f"Writing {config.data.num_stories:,} stories and learning {config.data.vocab_size:,} tokens from them."
+    )
+    trainer = pretrain.start(config)
+    console.print(
+        f"Training {trainer.model.weights.num_parameters:,} parameters for {steps} steps.  "
+        f"Ctrl-C stops and saves; then: minillm resume {run}"
+    )
+    if not trainer.run(sample_prompts=["Once"], show=True):
+        console.print(f"Stopped and saved at step {trainer.step}.  Go on with: minillm resume {run}")
+        return
+    stories, share = _write_stories(trainer)
+    for story in stories[:3]:
+        console.print(Panel(story, width=100))
+    console.print(_report_card(trainer, share, time.perf_counter() - began))
+    _say_next(console, trainer.folder)
+
+
+def _clear(run: Path) -> None:
+    """Remove an older quickstart, and nothing that is not one."""
+    folder = RunFolder(run)
+    if not run.exists() or not any(run.iterdir()):
+        return
+    if not folder.config_file.exists():
+        raise FileExistsError(f"{run} has files that are not a run's; choose another folder with --run")
+    if folder.read_config().data.source != "tales":
+        raise FileExistsError(f"{run} holds another run; choose another folder with --run")
+    shutil.rmtree(run)
+
+
+def _write_stories(trainer: Trainer) -> tuple[list[str], float]:
+    """New stories, and the share of them that the grammar itself could have written, word for word."""
+    sampling = SamplingConfig(temperature=0.7, seed=1, max_tokens=trainer.config.model.context_len - 2)
+    done = generate(trainer.model, trainer.tokenizer, [""] * NUM_JUDGED, sampling)
+    texts = [completion.text for completion in done]
+    judged = [tales().nats(text) is not None for text in texts]
+    return texts, sum(judged) / len(judged)
+
+
+def _report_card(trainer: Trainer, share: float, seconds: float) -> Table:
+    last = trainer.folder.read_metrics()[-1]
+    prediction = estimate(trainer.config.model, trainer.config.batch_size)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    table = Table(title="Report card", show_header=False)
+    rows = {
+        "validation loss": f"{last['val_loss']:.3f} nats per token",
+        "entropy floor": f"{last['floor']:.3f} nats per token: no model can do better",
+        "bits per byte": f"{last['val_bits_per_byte']:.3f}",
+        "grammatical": f"{share:.0%} of {NUM_JUDGED} new stories are word for word possible under the grammar",
+        "parameters": f"{prediction.parameters:,}",
+        "trained on": f"{trainer.num_tokens:,} tokens in {trainer.step} steps",
+        "speed": f"{trainer.num_tokens / trainer.seconds:,.0f} tokens/s on {os.cpu_count()} cores",
+        "peak memory": f"{peak / 2**20:,.0f} MiB (predicted: {prediction.training_bytes / 2**20:,.0f} for weights, "
+        f"gradients and moments, {prediction.activation_bytes / 2**20:,.0f} for activations)",
+        "time": f"{seconds / 60:.1f} minutes",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _say_next(console: Console, folder: RunFolder) -> None:
+    path = folder.path
+    console.print(f"Curves: {path}/loss.png and {path}/gradient.png.  Now try:")
+    console.print(f'  minillm generate {path} --prompt "Once upon a time"', markup=False)
+    console.print("  minillm train --help", markup=False)
+    console.print("  minillm train --data.source stdlib --run runs/stdlib", markup=False)

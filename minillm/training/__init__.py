@@ -1,0 +1,1 @@
+"""Making a model better at an objective."""

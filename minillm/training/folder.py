@@ -1,0 +1,112 @@
+"""The folder of a run: what is in it, and how a model comes back from it.
+
+config.json  tokenizer.json  data/  checkpoint.safetensors  metrics.jsonl  samples.txt  loss.png  gradient.png
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minillm import backend, checkpoint
+from minillm.atomic import write_atomically
+from minillm.config import TrainConfig
+from minillm.model.model import Model
+from minillm.model.weights import allocate
+from minillm.settings import from_mapping, to_mapping
+from minillm.tokenizer import Tokenizer
+
+WEIGHTS = "weights."  # prefix of the model's arrays in the checkpoint; the optimizer's have others
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and files of one run."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """Settings, as JSON."""
+        return self.path / "config.json"
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """The tokenizer the model was trained with."""
+        return self.path / "tokenizer.json"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        """Weights and everything needed to go on, in one file, so that one rename replaces it all."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    def write_config(self, config: TrainConfig) -> None:
+        """Store the settings."""
+        write_atomically(self.config_file, (json.dumps(to_mapping(config), indent=2) + "\n").encode())
+
+    def read_config(self) -> TrainConfig:
+        """The settings of the run.  FileNotFoundError says how to make one; ValueError names what is wrong."""
+        if not self.config_file.exists():
+            raise FileNotFoundError(
+                f"{self.path} holds no run (no {self.config_file.name}); make one with: minillm train"
+            )
+        try:
+            return from_mapping(TrainConfig, json.loads(self.config_file.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"{self.config_file}: {error}") from error
+
+    def save(self, model: Model, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Write the checkpoint: the model's weights, further arrays, and plain values."""
+        weights = {WEIGHTS + name: array for name, array in model.weights.named().items()}
+        own = {"model": to_mapping(model.config)}
+        checkpoint.save(self.checkpoint_file, weights | dict(arrays), own | dict(meta))
+
+    def load(self, config: TrainConfig, dtype: Any = np.float32) -> tuple[Model, dict[str, np.ndarray], dict[str, Any]]:
+        """The model, all arrays and the plain values of the checkpoint; ValueError if it is another model's."""
+        arrays, meta = checkpoint.load(self.checkpoint_file)
+        wanted, got = to_mapping(config.model), meta.get("model", {})
+        if wanted != got:
+            differ = ", ".join(
+                f"{k}: {got.get(k)!r} there, {v!r} in the settings" for k, v in wanted.items() if got.get(k) != v
+            )
+            raise ValueError(
+                f"{self.checkpoint_file} holds another model ({differ}); use the settings it was trained with"
+            )
+        weights = allocate(config.model, dtype)
+        checkpoint.copy_into(weights, {k: v for k, v in arrays.items() if k.startswith(WEIGHTS)}, WEIGHTS)
+        return Model(config.model, weights, backend.load(config.backend)), arrays, meta
+
+    def load_model(self) -> tuple[Model, Tokenizer]:
+        """A trained model and its tokenizer, for use.  FileNotFoundError if the run has no checkpoint yet."""
+        config = self.read_config()
+        tokenizer = Tokenizer.load(self.tokenizer_file)
+        if tokenizer.vocab_size != config.model.vocab_size:
+            raise ValueError(
+                f"{self.tokenizer_file} has {tokenizer.vocab_size} ids and the model {config.model.vocab_size}; "
+                "they are not of the same run"
+            )
+        return self.load(config)[0], tokenizer
+
+    def add_metrics(self, row: Mapping[str, Any]) -> None:
+        """Append a row."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def read_metrics(self, until: int | None = None) -> list[dict[str, Any]]:
+        """All rows; with `until`, those up to that step, and later ones are forgotten (the run goes on from there)."""
+        if not self.metrics_file.exists():
+            return []
+        lines = self.metrics_file.read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines if line.endswith("}")]  # a killed run may leave half a line
+        if until is not None:
+            rows = [row for row in rows if row["step"] <= until]
+            write_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        return rows

@@ -1,0 +1,147 @@
+"""The training loop: step, look, save, until done or interrupted.
+
+What is trained on comes in as a sampler and an objective; everything that decides the outcome is in the state that
+`Trainer.save` writes, so that a run killed at any step and resumed ends with the same bytes as an unbroken one.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from minillm.config import SamplingConfig, TrainConfig
+from minillm.datasets.corpus import Split
+from minillm.datasets.sampler import Sampler
+from minillm.evaluation.likelihood import likelihood
+from minillm.inference.generate import generate
+from minillm.model.model import Model
+from minillm.optim.optimizer import Optimizer
+from minillm.plotting import draw_gradient_norm, draw_loss
+from minillm.tokenizer import Tokenizer
+from minillm.training.folder import RunFolder
+from minillm.training.interrupt import Interrupt
+from minillm.training.objective import next_token
+from minillm.training.step import mean_gradient, split_rows
+
+MAX_SKIPPED = 10  # useless gradients in a row after which a run is given up
+
+
+class Trainer:
+    """A run in progress: model, optimizer, sampler and the step they are at."""
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, sampler: Sampler,
+                 val: Split, objective: Callable = next_token) -> None:  # fmt: skip
+        self.config, self.folder, self.model, self.tokenizer = config, folder, model, tokenizer
+        self.sampler, self.val, self.objective = sampler, val, objective
+        self.optimizer = Optimizer(model.weights, config.optim, config.steps)
+        self.grads = model.weights.zeros_like()
+        self.step = 0
+        self.num_tokens = 0  # trained on, for the speed
+        self.seconds = 0.0  # spent in steps, looks and saves left out
+        self.skipped_in_a_row = 0
+        self.pool = ThreadPoolExecutor(config.threads or os.cpu_count())
+
+    def take_step(self) -> dict[str, Any]:
+        """One optimizer step; returns its metrics.  RuntimeError when gradients stay unusable."""
+        start = time.perf_counter()
+        batches = split_rows(self.sampler.next(), self.config.micro_batch_size)
+        loss, count = mean_gradient(
+            self.model, batches, self.grads, self.objective,
+            self.config.seed, self.step, self.config.recompute, self.pool.map,
+        )  # fmt: skip
+        report = self.optimizer.step(self.grads)
+        self.step += 1
+        self.num_tokens += count
+        self.seconds += time.perf_counter() - start
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if report.skipped else 0
+        if self.skipped_in_a_row >= MAX_SKIPPED:
+            raise RuntimeError(
+                f"the last {MAX_SKIPPED} gradients were infinite or not numbers: training has diverged by step "
+                f"{self.step}; resume from the last checkpoint with a lower learning rate or a smaller clip_norm"
+            )
+        row = {"step": self.step, "loss": loss, "norm": report.norm, "lr": report.lr, "tokens": self.num_tokens}
+        row |= {"seconds": round(self.seconds, 3)}
+        return row | {"skipped": True} if report.skipped else row
+
+    def look(self, max_tokens: int | None) -> dict[str, Any]:
+        """Validate; returns the metrics."""
+        v = likelihood(self.model, self.val, self.config.micro_batch_size, max_tokens, self.pool.map)
+        row = {"step": self.step, "val_loss": v.loss, "val_bits_per_byte": v.bits_per_byte, "floor": v.floor}
+        return row | {"val_targets": v.num_targets}
+
+    def samples(self, prompts: list[str], max_tokens: int = 200) -> list[str]:
+        """Texts the model writes now; the same at the same step however the run got there."""
+        tokens = min(max_tokens, self.config.model.context_len - 1)
+        sampling = SamplingConfig(seed=self.config.seed + self.step, max_tokens=tokens)
+        done = generate(self.model, self.tokenizer, prompts, sampling)
+        return [prompt + completion.text for prompt, completion in zip(prompts, done)]
+
+    def save(self) -> None:
+        """Write everything that decides how the run goes on."""
+        arrays, counts = self.optimizer.state()
+        progress = {"step": self.step, "tokens": self.num_tokens, "seconds": self.seconds}
+        meta = {"progress": progress, "optimizer": counts, "sampler": self.sampler.state()}
+        self.folder.save(self.model, arrays, meta)
+
+    def restore(self, arrays: dict[str, Any], meta: dict[str, Any]) -> None:
+        """Go on from what `save` wrote (the model's weights are loaded already)."""
+        self.optimizer.restore(arrays, meta["optimizer"])
+        self.sampler.restore(meta["sampler"])
+        progress = meta["progress"]
+        self.step, self.num_tokens, self.seconds = progress["step"], progress["tokens"], progress["seconds"]
+
+    def run(self, sample_prompts: list[str], show: bool = True) -> bool:
+        """Train to the last step.  Returns False if interrupted before (after saving)."""
+        config, folder = self.config, self.folder
+        folder.read_metrics(until=self.step)
+        bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=not show, dynamic_ncols=True)
+        # the micro-batches have the cores; BLAS threads of their own would only fight for them
+        with bar, Interrupt() as interrupt, threadpool_limits(1, "blas"):
+            while self.step < config.steps and not interrupt.requested:
+                row = self.take_step()
+                folder.add_metrics(row)
+                self._show(bar, row)
+                if _due(self.step, config.eval_every) and self.step < config.steps:
+                    self._report(bar, self.look(config.eval_tokens))
+                if _due(self.step, config.sample_every) and self.step < config.steps:
+                    self._sample(bar, sample_prompts)
+                if _due(self.step, config.save_every) and self.step < config.steps:
+                    self.save()
+            if self.step == config.steps:
+                self._report(bar, self.look(None))
+            self.save()
+        self.draw()
+        return self.step == config.steps
+
+    def draw(self) -> None:
+        """Draw the curves of the run so far."""
+        rows = self.folder.read_metrics()
+        draw_loss(rows, self.folder.path / "loss.png")
+        draw_gradient_norm(rows, self.folder.path / "gradient.png", self.config.optim.clip_norm)
+
+    def _show(self, bar: tqdm, row: dict[str, Any]) -> None:
+        bar.update()
+        bar.set_postfix_str(f"loss {row['loss']:.3f}, {self.num_tokens / max(self.seconds, 1e-9):,.0f} tokens/s")
+        if row.get("skipped"):
+            bar.write(f"step {self.step}: skipped, the gradient's norm is {row['norm']}; weights are unchanged")
+
+    def _report(self, bar: tqdm, row: dict[str, Any]) -> None:
+        self.folder.add_metrics(row)
+        floor = "" if row["floor"] is None else f" (best possible {row['floor']:.3f})"
+        loss, bits = row["val_loss"], row["val_bits_per_byte"]
+        bar.write(f"step {self.step}: validation loss {loss:.3f}{floor}, {bits:.3f} bits per byte")
+
+    def _sample(self, bar: tqdm, prompts: list[str]) -> None:
+        for text in self.samples(prompts):
+            with Path(self.folder.path / "samples.txt").open("a", encoding="utf-8") as file:
+                file.write(f"--- step {self.step}\n{text}\n")
+            bar.write(f"    | {text}".replace("\n", "\n    | "))
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,78 @@
+"""Pretraining: from settings to text, tokenizer, corpus, model and a finished run."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import takewhile
+
+from minillm import backend
+from minillm.config import DataConfig, TrainConfig
+from minillm.datasets.corpus import Corpus, prepare
+from minillm.datasets.sampler import Sampler
+from minillm.datasets.source import documents
+from minillm.model.model import Model
+from minillm.model.weights import initialise
+from minillm.tokenizer import Tokenizer
+from minillm.training.folder import RunFolder
+from minillm.training.loop import Trainer
+
+TOKENIZER_CHARACTERS = 16_000_000  # text the tokenizer learns from; more hardly changes a vocabulary of this size
+
+
+def make_corpus(config: DataConfig, folder: RunFolder, progress: bool = True) -> tuple[Tokenizer, Corpus]:
+    """Train the tokenizer and tokenize the text, or reopen both if the run folder has them already."""
+    data = folder.path / "data"
+    if data.exists():
+        tokenizer = Tokenizer.load(folder.tokenizer_file)
+        corpus = Corpus.open(data, tokenizer)
+        if corpus.settings != asdict(config):
+            raise ValueError(f"{data} was made with other data settings; delete {folder.path} or choose another --run")
+        return tokenizer, corpus
+    tokenizer = Tokenizer.train(_some_text(config), config.vocab_size, config.pattern, progress=progress)
+    tokenizer.save(folder.tokenizer_file)
+    corpus = prepare(documents(config), tokenizer, data, config.val_fraction, config.seed, asdict(config), progress)
+    return tokenizer, corpus
+
+
+def start(config: TrainConfig, progress: bool = True) -> Trainer:
+    """A new run in config.run.  FileExistsError, and nothing touched, if there is a checkpoint already.
+
+    The model gets as many ids as the tokenizer has, whatever config.model.vocab_size says.
+    """
+    folder = RunFolder(config.run)
+    if folder.checkpoint_file.exists():
+        raise FileExistsError(
+            f"{config.run} holds a run already; go on with it: minillm resume {config.run}; or choose another --run"
+        )
+    tokenizer, corpus = make_corpus(config.data, folder, progress)
+    config = replace(config, model=replace(config.model, vocab_size=tokenizer.vocab_size))  # no id without a meaning
+    folder.write_config(config)
+    model = Model(config.model, initialise(config.model, config.seed), backend.load(config.backend))
+    return _trainer(config, folder, model, tokenizer, corpus)
+
+
+def resume(folder: RunFolder) -> Trainer:
+    """A run as its last checkpoint left it.  FileNotFoundError says what is missing."""
+    config = folder.read_config()
+    if not folder.checkpoint_file.exists():
+        return start(config)  # it was stopped before its first checkpoint: the start is where it stands
+    tokenizer, corpus = make_corpus(config.data, folder)
+    model, arrays, meta = folder.load(config)
+    trainer = _trainer(config, folder, model, tokenizer, corpus)
+    trainer.restore(arrays, meta)
+    return trainer
+
+
+def _trainer(config: TrainConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, corpus: Corpus) -> Trainer:
+    sampler = Sampler(corpus.train, config.model.context_len, config.batch_size, config.seed)
+    return Trainer(config, folder, model, tokenizer, sampler, corpus.val)
+
+
+def _some_text(config: DataConfig) -> Iterator[str]:
+    taken = 0
+
+    def has_room(text: str) -> bool:
+        nonlocal taken
+        taken += len(text)
+        return taken - len(text) < TOKENIZER_CHARACTERS
+
+    return takewhile(has_room, (document.text for document in documents(config)))

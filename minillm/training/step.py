@@ -1,0 +1,53 @@
+"""The gradient of one optimizer step, over one or several micro-batches."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minillm.model.model import Model
+from minillm.model.run import Dropout, positions_of, run_of
+from minillm.model.transformer import transformer_backward, transformer_forward
+from minillm.ops.cross_entropy import num_targets
+from minillm.tree import Packed
+
+
+def mean_gradient(model: Model, batches: Sequence[Any], grads: Packed, objective: Callable, seed: int = 0,
+                  step: int = 0, recompute: bool = False, run_all: Callable = map) -> tuple[float, int]:  # fmt: skip
+    """grads = gradient of the mean loss over the targets of all `batches`.  Returns that loss and their number.
+
+    Every token weighs the same, in whichever micro-batch it stands.  Without any target the gradient is 0.
+    seed, step: choose the dropout masks.  run_all: `map`, or that of an executor to run micro-batches on several
+    threads; each has a gradient of its own and they are added in order, so the sum has the same bytes either way.
+    """
+    count = sum(num_targets(batch.targets) for batch in batches)
+    config = model.config
+
+    def work(number: int) -> tuple[float, Packed]:
+        dropout = Dropout(config.dropout, seed, step * len(batches) + number) if config.dropout else None
+        return _gradient(model, batches[number], objective, 1 / count, dropout=dropout, recompute=recompute)
+
+    grads.vector.fill(0)
+    loss = 0.0
+    for part, gradient in run_all(work, range(len(batches) if count else 0)):
+        loss += part
+        grads.vector[...] += gradient.vector
+    return loss, count
+
+
+def split_rows(batch: Any, B: int) -> list[Any]:
+    """A batch (a NamedTuple of arrays of rows) as micro-batches of at most B rows."""
+    return [type(batch)(*(a[b : b + B] for a in batch)) for b in range(0, len(batch[0]), B)]
+
+
+def _gradient(model: Model, batch: Any, objective: Callable, scale: float, **options: Any) -> tuple[float, Packed]:
+    """Loss and gradient of one micro-batch."""
+    grads = model.weights.zeros_like()
+    positions = positions_of(*batch.ids.shape)
+    run = run_of(model.config, model.ops, positions, None, grads.vector.dtype, **options)
+    with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows shows in its gradient's norm
+        logits, saved = transformer_forward(batch.ids, model.weights.tree, run)
+        loss, dlogits = objective(model.ops, logits, batch, scale)
+        del logits  # (B, T, V) is often the largest array of all
+        transformer_backward(dlogits, saved, grads.tree, run)
+    return loss, grads

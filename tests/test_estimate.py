@@ -1,0 +1,101 @@
+"""Predictions against what is really allocated and computed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from minillm import ops
+from minillm.config import ModelConfig
+from minillm.estimate import activation_numbers, estimate, forward_flops, num_parameters
+from minillm.model.run import positions_of, run_of
+from minillm.model.transformer import transformer_forward
+from minillm.model.weights import allocate, initialise
+
+GPT2 = ModelConfig(family="gpt2", vocab_size=97, context_len=33, num_layers=3, num_heads=4, channels=40)
+LLAMA = ModelConfig(
+    vocab_size=97, context_len=33, num_layers=3, num_heads=4, num_kv_heads=2, channels=40, ffn_channels=70
+)
+CONFIGS = [GPT2, LLAMA, replace(GPT2, tied=False), replace(LLAMA, tied=False, num_kv_heads=1)]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_parameters_are_counted_exactly(config):
+    assert num_parameters(config) == allocate(config).num_parameters
+
+
+def test_the_published_sizes_come_out():
+    gpt2 = ModelConfig(family="gpt2", vocab_size=50257, context_len=1024, num_layers=12, num_heads=12, channels=768)
+    assert num_parameters(gpt2) == 124_439_808
+    smollm2 = ModelConfig(
+        vocab_size=49152, num_layers=30, num_heads=9, num_kv_heads=3, channels=576, ffn_channels=1536, context_len=2048
+    )
+    assert num_parameters(smollm2) == 134_515_008
+
+
+class Counting:
+    """The ops, with the multiplications and additions of every matrix product counted."""
+
+    def __init__(self):
+        self.flops = 0
+
+    def __getattr__(self, name):
+        return getattr(ops, name)
+
+    def linear_forward(self, x, weight, bias=None):
+        self.flops += 2 * x[..., 0].size * weight.size
+        return ops.linear_forward(x, weight, bias)
+
+    def attention_forward(self, q, k, v):
+        B, T, H, D = q.shape
+        self.flops += 2 * 2 * B * H * T * k.shape[1] * D
+        return ops.attention_forward(q, k, v)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_flops_equal_those_of_the_products_that_are_run(config):
+    counting = Counting()
+    run = run_of(config, counting, positions_of(2, 9))
+    transformer_forward(np.zeros((2, 9), int), initialise(config, 0).tree, run)
+    assert counting.flops == 2 * forward_flops(config, 9)
+
+
+def numbers_kept(saved, weights):
+    """Distinct memory behind `saved`, in numbers, leaving out weights, ids and masks."""
+    seen = {}
+
+    def visit(x):
+        if isinstance(x, np.ndarray):
+            owner = x
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            if owner.dtype.kind == "f" and owner is not weights:
+                seen[id(owner)] = owner.size
+        elif isinstance(x, tuple | list):
+            for part in x:
+                visit(part)
+
+    visit(saved)
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_activation_memory_is_predicted_within_five_percent(config, recompute):
+    B, T = 2, 33
+    weights = initialise(config, 0)
+    run = run_of(config, ops, positions_of(B, T), recompute=recompute)
+    _, saved = transformer_forward(np.zeros((B, T), int), weights.tree, run)
+    kept = numbers_kept(saved, weights.vector)
+    predicted = activation_numbers(config, B, T, recompute)
+    if recompute:  # the whole block that the backward rebuilds is not there yet
+        predicted -= activation_numbers(replace(config, num_layers=1), B, T) - B * T * (2 * config.channels + 1)
+    assert kept == pytest.approx(predicted, rel=0.05)
+
+
+def test_bytes_follow_from_the_counts():
+    e = estimate(LLAMA, batch_size=4)
+    assert e.weight_bytes == 4 * e.parameters
+    assert e.training_bytes == 16 * e.parameters
+    assert e.cache_bytes_per_token == 2 * 3 * 2 * 10 * 4
+    assert estimate(LLAMA, 4, recompute=True).activation_bytes < e.activation_bytes / 2
