@@ -35,6 +35,8 @@ class ModelConfig:
     """Added to the variance (or mean square) before its root is taken."""
     rope_theta: float = 10_000.0
     """Base of the rotary frequencies (llama)."""
+    init_std: float = 0.02
+    """Standard deviation of initial matrices; 0.02 in GPT-2 and Llama, whose C is many times larger than here."""
     tied: bool = True
     """The output head is the embedding table itself."""
     dropout: float = 0.0
@@ -65,6 +67,8 @@ class ModelConfig:
             )
         if not self.norm_eps > 0:
             raise ValueError(f"model.norm_eps must be positive: got {self.norm_eps}")
+        if not self.init_std > 0:
+            raise ValueError(f"model.init_std must be positive: got {self.init_std}")
         if not self.rope_theta > 0:
             raise ValueError(f"model.rope_theta must be positive: got {self.rope_theta}")
         if not 0 <= self.dropout < 1:

@@ -5,8 +5,6 @@ import numpy as np
 from minillm.config import ModelConfig
 from minillm.tree import Packed, Tree, pack
 
-INIT_STD = 0.02  # GPT-2 (Radford et al. 2019) and every Llama-family config since
-
 
 def weight_shapes(config: ModelConfig) -> Tree:
     """The tree of shapes.  A tied head has no shape of its own."""
@@ -47,10 +45,11 @@ def allocate(config: ModelConfig, dtype=np.float32) -> Packed:
 
 
 def initialise(config: ModelConfig, seed: int, dtype=np.float32) -> Packed:
-    """Matrices ~ N(0, 0.02^2), those that write to the residual stream divided by sqrt(2 L); norms 1, biases 0.
+    """Matrices ~ N(0, init_std^2), those that write to the residual stream divided by sqrt(2 L); norms 1, biases 0.
 
-    The division keeps the variance of the stream from growing with depth (Radford et al. 2019, section 2.3).
-    Positions ~ N(0, 0.01^2) as in GPT-2's released code.  The same seed gives the same values in every dtype.
+    init_std is 0.02 in the papers.  The division keeps the variance of the stream from growing with depth (Radford et
+    al. 2019, section 2.3).  Positions have half of it, as in GPT-2's released code.  The same seed gives the same
+    values in every dtype.
     """
     packed = allocate(config, dtype)
     generator = np.random.default_rng(seed)
@@ -58,7 +57,7 @@ def initialise(config: ModelConfig, seed: int, dtype=np.float32) -> Packed:
         if array.ndim == 1:
             array[...] = 1 if name.endswith("weight") else 0
             continue
-        std = INIT_STD / 2 if name == "positions" else INIT_STD
+        std = config.init_std / 2 if name == "positions" else config.init_std
         if name.endswith(("attention.output.weight", "mlp.down.weight")):
             std /= (2 * config.num_layers) ** 0.5
         array[...] = generator.standard_normal(array.shape) * std

@@ -33,7 +33,7 @@ def attention_forward(q, k, v, segments=None):
     k, v = k.transpose(0, 2, 1, 3)[:, :, None], v.transpose(0, 2, 1, 3)[:, :, None]
     scores = q @ k.swapaxes(-1, -2)  # (B, G, H/G, T, S)
     scores *= D**-0.5
-    scores[np.broadcast_to(~visible(T, S, segments), scores.shape)] = -np.inf
+    np.copyto(scores, -np.inf, where=~visible(T, S, segments))
     probs, _ = softmax_forward(scores)
     return _merge_heads(probs @ v), AttentionSaved(q, k, v, probs)
 

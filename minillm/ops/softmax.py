@@ -9,9 +9,10 @@ import numpy as np
 
 def softmax_forward(x):
     """p = exp(x - m) / sum(exp(x - m)),  m = max(x).  x, p: (..., N)."""
-    e = np.exp(x - _finite_max(x))
-    total = np.sum(e, axis=-1, keepdims=True)
-    p = e / np.where(total == 0, 1, total)
+    p = x - _finite_max(x)
+    np.exp(p, out=p)
+    total = np.sum(p, axis=-1, keepdims=True)
+    p /= np.where(total == 0, 1, total)
     return p, p
 
 

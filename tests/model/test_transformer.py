@@ -1,6 +1,7 @@
 """The whole model: gradients, options that must change nothing, and what each token may see."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,6 +123,31 @@ def test_every_place_that_drops_draws_a_mask_of_its_own():
     assert len(drawn) == len(set(drawn)) == 1 + 2 * GPT2.num_layers
 
 
+def strict_op(name):
+    """The op `name`; a pair whose backward insists on a gradient in the shape of the forward's output."""
+    op = getattr(ops, name)
+
+    def forward(*inputs):
+        y, saved = op(*inputs)
+        return y, (y.shape, saved)
+
+    def backward(dy, saved):
+        shape, inside = saved
+        assert dy.shape == shape, f"{name}: gradient {dy.shape} of an output {shape}"
+        return op(dy, inside)
+
+    return forward if name.endswith("_forward") else backward if name.endswith("_backward") else op
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_backward_receives_a_gradient_in_the_shape_of_its_output(name):
+    config, strict = CONFIGS[name], SimpleNamespace(**{op: strict_op(op) for op in ops.__all__})
+    packed, ids = weights_of(config), ids_of(config)
+    run = run_of(config, strict, positions_of(B, T), dtype=np.float64, dropout=Dropout(0.3, seed=1, step=0))
+    logits, saved = transformer_forward(ids, packed.tree, run)
+    transformer_backward(logits, saved, packed.zeros_like().tree, run)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_token_sees_itself_and_the_past_alone(name):
     config = CONFIGS[name]
@@ -214,6 +240,7 @@ def test_a_partial_sum_goes_through_reduce_twice_per_block_in_each_direction():
 
 
 def test_text_beyond_the_context_is_refused_with_what_to_do():
+    run_of(GPT2, ops, np.array([[10]]))  # the last position, alone, is still inside
     with pytest.raises(ValueError, match="position 11, context of 11 tokens; shorten"):
         run_of(GPT2, ops, positions_of(1, 12))
     run = run_of(GPT2, ops, positions_of(1, 5))

@@ -1,9 +1,12 @@
 """What finite differences cannot tell: conventions at the edges, exact values, and errors that teach."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from minillm import ops
+from minillm.config import ModelConfig
 from minillm.ops.attention import visible
 from minillm.ops.cross_entropy import IGNORE
 from minillm.ops.rope import half_split_from_interleaved, interleaved_from_half_split, rope_tables
@@ -47,13 +50,14 @@ def test_attention_to_one_key_returns_its_value_whatever_the_score():
     np.testing.assert_array_equal(y, v)
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3)])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_a_softmax_row_without_choices_is_all_zero_and_has_no_gradient(name):
-    x = np.array([[-np.inf, -np.inf, -np.inf], [0.0, -np.inf, 0.0]])
+def test_a_softmax_row_without_choices_is_all_zero_and_has_no_gradient(name, shape):
+    x = np.array([[-np.inf, -np.inf, -np.inf], [0.0, -np.inf, 0.0]]).reshape(shape)
     y, saved = getattr(ops, f"{name}_forward")(x)
-    expected = np.array([[0, 0, 0], [0.5, 0, 0.5]])
+    expected = np.array([[0, 0, 0], [0.5, 0, 0.5]]).reshape(shape)
     np.testing.assert_array_equal(y if name == "softmax" else np.exp(y), expected)
-    dx = getattr(ops, f"{name}_backward")(RNG(0).standard_normal(x.shape), saved)
+    dx = getattr(ops, f"{name}_backward")(RNG(0).standard_normal(shape), saved).reshape(2, 3)
     assert not dx[0].any()
     assert np.isfinite(dx[1, [0, 2]]).all()
 
@@ -74,19 +78,19 @@ def test_softmax_is_unmoved_by_a_shift_and_does_not_overflow():
 
 def test_cross_entropy_of_equal_logits_is_log_v_and_ignored_targets_count_for_nothing():
     logits = np.zeros((2, 3, 7))
-    targets = np.array([[0, IGNORE, 6], [IGNORE, IGNORE, 2]])
+    targets = np.array([[0, IGNORE, 6], [IGNORE, 1, 2]])  # more scored than ignored
     losses, saved = ops.cross_entropy_forward(logits, targets)
-    np.testing.assert_allclose(losses, np.log(7) * np.array([[1, 0, 1], [0, 0, 1]]), rtol=1e-14)
-    assert ops.num_targets(targets) == 3
+    np.testing.assert_allclose(losses, np.log(7) * np.array([[1, 0, 1], [0, 1, 1]]), rtol=1e-14)
+    assert ops.num_targets(targets) == 4
     dlogits, none = ops.cross_entropy_backward(np.ones_like(losses), saved)
     assert none is None
     assert not dlogits[targets == IGNORE].any()
 
 
-@pytest.mark.parametrize("V", [97, 128])
+@pytest.mark.parametrize("V", [1, 97, 128])
 def test_ignore_does_not_wrap_around_to_a_real_column(V):
     logits = RNG(0).standard_normal((3, V))
-    losses, saved = ops.cross_entropy_forward(logits, np.array([IGNORE, 3, IGNORE]))
+    losses, saved = ops.cross_entropy_forward(logits, np.array([IGNORE, V // 2, IGNORE]))
     assert losses[0] == losses[2] == 0
     dlogits, _ = ops.cross_entropy_backward(np.ones(3), saved)
     assert not dlogits[[0, 2]].any()
@@ -107,6 +111,13 @@ def test_embedding_gradient_sums_over_repeats_like_a_plain_loop():
     np.add.at(expected, ids, dy)
     _, saved = ops.embedding_forward(ids, np.zeros((6, 5)))
     np.testing.assert_allclose(ops.embedding_backward(dy, saved)[1], expected, rtol=1e-13)
+
+
+def test_the_norms_add_by_default_what_the_model_adds():
+    x, weight, eps = 1e-3 * RNG(0).standard_normal((3, 5)), np.ones(5), ModelConfig().norm_eps
+    np.testing.assert_array_equal(ops.rms_norm_forward(x, weight)[0], ops.rms_norm_forward(x, weight, eps)[0])
+    layer_norm = ops.layer_norm_forward(x, weight, weight)[0]
+    np.testing.assert_array_equal(layer_norm, ops.layer_norm_forward(x, weight, weight, eps)[0])
 
 
 def test_rope_scores_depend_on_distance_alone():
@@ -161,21 +172,43 @@ def test_dropout_keeps_the_mean_and_draws_only_from_its_generator():
     np.testing.assert_array_equal(y, ops.dropout_forward(x, 0.25, RNG(5))[0])
 
 
+def test_dropout_at_rate_zero_keeps_even_what_draws_the_smallest_number():
+    smallest = SimpleNamespace(random=np.zeros)  # a real generator returns exactly 0 once in 2^24 draws
+    np.testing.assert_array_equal(ops.dropout_forward(np.ones(5), 0.0, smallest)[0], np.ones(5))
+
+
+def attention(q, k, v=None, segments=None):
+    """attention_forward of ones in these shapes."""
+    return ops.attention_forward(
+        np.ones(q), np.ones(k), np.ones(v or k), None if segments is None else np.zeros(segments, int)
+    )
+
+
 FAULTS = {
     "width of x": (lambda: ops.linear_forward(np.ones((2, 3)), np.ones((4, 5))), "last axis of x must be 5"),
     "width of bias": (lambda: ops.linear_forward(np.ones((2, 5)), np.ones((4, 5)), np.ones(3)), "bias must be 4"),
     "sum of shapes": (lambda: ops.add(np.ones((2, 3)), np.ones(3)), r"x \(2, 3\), y \(3,\)"),
+    "sum in place": (lambda: ops.add_into(np.ones((2, 3)), np.ones(3)), r"total \(2, 3\), part \(3,\)"),
     "gate and up": (lambda: ops.swiglu_forward(np.ones(3), np.ones(4)), "shapes must be equal"),
     "id too large": (lambda: ops.embedding_forward(np.array([1, 7]), np.ones((7, 2))), r"in \[0, 7\): got 7"),
     "id negative": (lambda: ops.embedding_forward(np.array([-1]), np.ones((7, 2))), "got -1"),
     "ids of floats": (lambda: ops.embedding_forward(np.ones(2), np.ones((7, 2))), "must be integers: got float64"),
     "width of the norm": (lambda: ops.rms_norm_forward(np.ones((2, 3)), np.ones(4)), "must be 4"),
+    "width of layer norm": (
+        lambda: ops.layer_norm_forward(np.ones((2, 1)), np.ones(4), np.ones(4)),  # NumPy alone would stretch x
+        "last axis of x must be 4",
+    ),
     "norm bias": (lambda: ops.layer_norm_forward(np.ones((2, 3)), np.ones(3), np.ones(2)), "bias must be 3"),
     "target too large": (lambda: ops.cross_entropy_forward(np.ones((1, 4)), np.array([4])), r"or -100 \(ignored\)"),
     "target minus one": (lambda: ops.cross_entropy_forward(np.ones((1, 4)), np.array([-1])), "got -1"),
     "target shape": (lambda: ops.cross_entropy_forward(np.ones((2, 4)), np.array([[1]])), "one target per row"),
     "heads": (lambda: ops.attention_forward(*(np.ones((1, 2, h, 4)) for h in (3, 2, 2))), "3 query heads"),
     "head sizes": (lambda: ops.attention_forward(*(np.ones((1, 2, 2, d)) for d in (4, 5, 5))), "must be"),
+    "queries without heads": (lambda: attention((1, 2, 4), (1, 2, 2, 4)), r"q must be \(B, T, H, D\)"),
+    "keys without heads": (lambda: attention((1, 2, 2, 4), (1, 2, 4)), r"q must be \(B, T, H, D\)"),
+    "fewer values": (lambda: attention((1, 2, 2, 4), (1, 2, 2, 4), (1, 2, 1, 4)), "k and v both"),
+    "other batch": (lambda: attention((1, 2, 2, 4), (3, 2, 2, 4)), "k and v both"),
+    "segments of fewer keys": (lambda: attention((1, 3, 2, 4), (1, 2, 2, 4), segments=(1, 2)), "no more queries"),
     "segments": (
         lambda: ops.attention_forward(*[np.ones((1, 2, 2, 4))] * 3, np.zeros((1, 3), int)),
         r"must be \(B, S\) = \(1, 2\)",
