@@ -34,7 +34,7 @@ class Causal:
 
     def backward(self, dy, saved):
         """See Attend."""
-        return self.ops.attention_backward(dy, saved)[:3]
+        return self.ops.attention_backward(dy, saved)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Segmented:
 
     def backward(self, dy, saved):
         """See Attend."""
-        return self.ops.attention_backward(dy, saved)[:3]
+        return self.ops.attention_backward(dy, saved)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def cross_entropy_backward(dlosses, saved):
     dlogits = np.exp(logp)
     at_target = np.take_along_axis(dlogits, chosen, axis=-1)
     np.put_along_axis(dlogits, chosen, at_target - 1, axis=-1)
-    dlogits *= np.where(scored, dlosses, 0)[..., None]
+    dlogits *= dlosses[..., None]
     dlogits[~scored] = 0  # also where ignored logits hold inf or NaN
     return dlogits, None
 
