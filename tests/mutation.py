@@ -38,6 +38,8 @@ EXPLAINED = {  # (file, change) -> why no test can see it
     ("ops/attention.py", "{probs, _ → _, probs} = softmax_forward(scores)"): "softmax saves exactly its output",
     ("ops/attention.py", "{key, query → query, key} = segments[:, None, None, None, :], "
      "segments[:, None, None, S - T :, None]"): "equality is symmetric, and equal segments are both >= 0 or neither",
+    ("ops/attention.py", "return mask & (key == query) & ({key → query} >= 0)"): "the two are equal where it counts",
+    ("ops/attention.py", "if q.shape[2] % {k → v}.shape[2]:"): "k and v have one shape by then",
     ("ops/dropout.py", "{keep, scale → scale, keep} = saved"): "both only multiply, and keep is 0 or 1",
     ("ops/softmax.py", "p /= np.where(total == 0, {1 → 2}, total)"): "zeros divided by anything are zeros",
     ("ops/softmax.py", "y = z - np.log(np.where(total == 0, {1 → 2}, total))"): "-inf less anything finite is -inf",
@@ -48,6 +50,7 @@ EXPLAINED = {  # (file, change) -> why no test can see it
     ("model/dropout.py", "return run.ops.dropout_forward(x, run.dropout.rate, "
      "run.dropout.generator({layer, place → place, layer}))"): NUMBERING,
     ("model/transformer.py", "x, drop = drop_forward(x, {0 → 1}, EMBEDDING, run)"): NUMBERING,
+    ("model/transformer.py", "if {saved → grads}.positions is not None:"): "both have positions or neither",
     ("model/run.py", "return np.random.default_rng(np.random.SeedSequence(self.seed, "
      "spawn_key=(self.step, {layer, place → place, layer})))"): NUMBERING,
     ("model/run.py", "@lru_cache(maxsize={8 → 9})"): "how much is remembered, not what",

@@ -8,7 +8,7 @@ import pytest
 
 from minillm import ops
 from minillm.config import ModelConfig
-from minillm.model.run import Dropout, Segmented, positions_of, run_of
+from minillm.model.run import Causal, Dropout, Segmented, positions_of, run_of
 from minillm.model.transformer import transformer_backward, transformer_forward
 from minillm.model.weights import initialise
 
@@ -146,6 +146,19 @@ def test_every_backward_receives_a_gradient_in_the_shape_of_its_output(name):
     run = run_of(config, strict, positions_of(B, T), dtype=np.float64, dropout=Dropout(0.3, seed=1, step=0))
     logits, saved = transformer_forward(ids, packed.tree, run)
     transformer_backward(logits, saved, packed.zeros_like().tree, run)
+
+
+def test_attention_is_asked_layer_by_layer_from_the_first_up():
+    asked = []
+
+    class Recorder(Causal):
+        def forward(self, layer, q, k, v):
+            asked.append((layer, q.shape, k.shape, v.shape))
+            return super().forward(layer, q, k, v)
+
+    packed, ids = weights_of(LLAMA), ids_of(LLAMA)
+    transformer_forward(ids, packed.tree, run_of(LLAMA, ops, positions_of(B, T), Recorder(ops), np.float64))
+    assert asked == [(layer, (B, T, 4, 6), (B, T, 2, 6), (B, T, 2, 6)) for layer in range(LLAMA.num_layers)]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
