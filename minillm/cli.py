@@ -74,6 +74,11 @@ def _fail(error: Exception) -> int:
     return 2
 
 
+def _called() -> str:
+    """How the user calls this program: `.venv/bin/minillm` where it is not on the path."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "minillm" else "minillm"
+
+
 def _commands(train_defaults: TrainConfig):
     """The union of commands as tyro reads it."""
     text = "Pretrain a model.  --config FILE.toml gives defaults that other options override."
@@ -101,7 +106,7 @@ def _take_config_file(arguments: list[str]) -> TrainConfig:
 
 def _run(command: Quickstart | TrainConfig | Resume | Generate | Estimate) -> None:
     if isinstance(command, Quickstart):
-        quickstart.quickstart(command.run, command.steps)
+        quickstart.quickstart(command.run, command.steps, _called())
     elif isinstance(command, TrainConfig):
         _train(pretrain.start(command))
     elif isinstance(command, Resume):
@@ -115,9 +120,9 @@ def _run(command: Quickstart | TrainConfig | Resume | Generate | Estimate) -> No
 def _train(trainer: Trainer) -> None:
     folder = trainer.folder.path
     if trainer.run(sample_prompts=[""]):
-        print(f"Done.  Curves: {folder}/loss.png, {folder}/gradient.png.  Try: minillm generate {folder}")
+        print(f"Done.  Curves: {folder}/loss.png, {folder}/gradient.png.  Try: {_called()} generate {folder}")
     else:
-        print(f"Stopped and saved at step {trainer.step}.  Go on with: minillm resume {folder}")
+        print(f"Stopped and saved at step {trainer.step}.  Go on with: {_called()} resume {folder}")
 
 
 def _generate(command: Generate) -> None:

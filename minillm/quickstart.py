@@ -39,8 +39,11 @@ def settings(run: Path, steps: int) -> TrainConfig:
     )
 
 
-def quickstart(run: Path, steps: int = STEPS) -> None:
-    """Make the corpus, train, draw, write three stories and a report card.  Replaces an older quickstart in `run`."""
+def quickstart(run: Path, steps: int = STEPS, command: str = "minillm") -> None:
+    """Make the corpus, train, draw, write three stories and a report card.  Replaces an older quickstart in `run`.
+
+    command: how this program is called, for the hints at the end.
+    """
     console, began = Console(), time.perf_counter()
     config = settings(run, steps)
     _clear(run)
@@ -50,16 +53,16 @@ def quickstart(run: Path, steps: int = STEPS) -> None:
     trainer = pretrain.start(config)
     console.print(
         f"Training {trainer.model.weights.num_parameters:,} parameters for {steps} steps.  "
-        f"Ctrl-C stops and saves; then: minillm resume {run}"
+        f"Ctrl-C stops and saves; then: {command} resume {run}"
     )
     if not trainer.run(sample_prompts=["Once"], show=True):
-        console.print(f"Stopped and saved at step {trainer.step}.  Go on with: minillm resume {run}")
+        console.print(f"Stopped and saved at step {trainer.step}.  Go on with: {command} resume {run}")
         return
     stories, judgement = _write_stories(trainer)
     for story in stories[:3]:
         console.print(Panel(story, width=100))
     console.print(_report_card(trainer, judgement, time.perf_counter() - began))
-    _say_next(console, trainer.folder)
+    _say_next(console, trainer.folder, command)
 
 
 def _clear(run: Path) -> None:
@@ -106,9 +109,9 @@ def _report_card(trainer: Trainer, judgement: str, seconds: float) -> Table:
     return table
 
 
-def _say_next(console: Console, folder: RunFolder) -> None:
+def _say_next(console: Console, folder: RunFolder, command: str) -> None:
     path = folder.path
     console.print(f"Curves: {path}/loss.png and {path}/gradient.png.  Now try:")
-    console.print(f'  minillm generate {path} --prompt "Once upon a time"', markup=False)
-    console.print("  minillm train --help", markup=False)
-    console.print("  minillm train --data.source stdlib --run runs/stdlib", markup=False)
+    console.print(f'  {command} generate {path} --prompt "Once there was a kind girl named Mia."', markup=False)
+    console.print(f"  {command} train --help", markup=False)
+    console.print(f"  {command} train --data.source stdlib --run runs/stdlib", markup=False)
