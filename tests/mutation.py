@@ -43,6 +43,7 @@ EXPLAINED = {  # (file, change) -> why no test can see it
     ("ops/dropout.py", "{keep, scale → scale, keep} = saved"): "both only multiply, and keep is 0 or 1",
     ("ops/softmax.py", "p /= np.where(total == 0, {1 → 2}, total)"): "zeros divided by anything are zeros",
     ("ops/softmax.py", "y = z - np.log(np.where(total == 0, {1 → 2}, total))"): "-inf less anything finite is -inf",
+    ("ops/softmax.py", "return np.where({m → x} == -np.inf, 0, m)"): "-inf less 0 or less the maximum is -inf",
     ("ops/softmax.py", "return np.where(m == -np.inf, {0 → 1}, m)"): "-inf less anything finite is -inf",
     ("model/dropout.py", "ATTENTION, FEED_FORWARD, EMBEDDING = 0, 1, {2 → 3}"): NUMBERING,
     ("model/dropout.py", "{ATTENTION, FEED_FORWARD → FEED_FORWARD, ATTENTION}, EMBEDDING = 0, 1, 2"): NUMBERING,
