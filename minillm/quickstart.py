@@ -5,6 +5,7 @@ import resource
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -72,8 +73,12 @@ def _clear(run: Path) -> None:
         return
     if not folder.config_file.exists():
         raise FileExistsError(f"{run} has files that are not a run's; choose another folder with --run")
-    if folder.read_config().data.source != "tales":
-        raise FileExistsError(f"{run} holds another run; choose another folder with --run")
+    older = folder.read_config()
+    ours = settings(run, older.steps)
+    if replace(older, run=run, model=replace(older.model, vocab_size=ours.model.vocab_size)) != ours:
+        raise FileExistsError(
+            f"{run} holds a run with other settings; move it away or choose another folder with --run"
+        )
     shutil.rmtree(run)
 
 

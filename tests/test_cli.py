@@ -7,6 +7,7 @@ import pytest
 
 from minillm import cli, quickstart
 from minillm.config import TrainConfig
+from minillm.training.folder import RunFolder
 
 
 def outcome(arguments, capsys):
@@ -93,6 +94,14 @@ def test_quickstart_ends_with_stories_and_a_report_card(tmp_path, monkeypatch, c
     code, out, _ = outcome(["generate", str(run), "--prompt", "Once", "A", "--max-tokens", "2"], capsys)
     assert "[0] Once" in out and "[1] A" in out
     assert outcome(["quickstart", "--run", str(run), "--steps", "3"], capsys)[0] == 0, "a second one replaces the first"
+
+
+def test_quickstart_does_not_touch_another_run_on_the_tales(tmp_path, capsys):
+    RunFolder(tmp_path).write_config(TrainConfig(run=tmp_path))
+    code, _, err = outcome(["quickstart", "--run", str(tmp_path)], capsys)
+    assert code == 2
+    assert "a run with other settings; move it away" in err
+    assert RunFolder(tmp_path).config_file.exists()
 
 
 def test_quickstart_does_not_touch_a_folder_of_other_files(tmp_path, capsys):
