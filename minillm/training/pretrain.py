@@ -43,6 +43,8 @@ def start(config: TrainConfig, progress: bool = True) -> Trainer:
         raise FileExistsError(
             f"{config.run} holds a run already; go on with it: minillm resume {config.run}; or choose another --run"
         )
+    if not folder.config_file.exists():
+        folder.write_config(config)  # a run stopped while it makes its corpus is known as one
     tokenizer, corpus = make_corpus(config.data, folder, progress)
     config = replace(config, model=replace(config.model, vocab_size=tokenizer.vocab_size))  # no id without a meaning
     folder.write_config(config)
@@ -54,7 +56,7 @@ def resume(folder: RunFolder) -> Trainer:
     """A run as its last checkpoint left it.  FileNotFoundError says what is missing."""
     config = folder.read_config()
     if not folder.checkpoint_file.exists():
-        return start(config)  # it was stopped before its first checkpoint: the start is where it stands
+        return start(replace(config, run=folder.path))  # stopped before its first checkpoint; the folder may have moved
     tokenizer, corpus = make_corpus(config.data, folder)
     model, arrays, meta = folder.load(config)
     trainer = _trainer(config, folder, model, tokenizer, corpus)

@@ -174,6 +174,18 @@ def test_a_finished_run_resumes_to_nothing_more_to_do(config):
     assert all((final_arrays(config)[name] == before[name]).all() for name in before)
 
 
+def test_a_run_stopped_before_its_first_checkpoint_starts_where_its_folder_is_now(config, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "prepare", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            pretrain.start(config, progress=False)
+    moved = config.run.rename(tmp_path / "moved")
+    trainer = pretrain.resume(RunFolder(moved))
+    trainer.save()
+    assert (moved / "checkpoint.safetensors").exists()
+    assert not config.run.exists()
+
+
 def test_resuming_where_nothing_is_says_how_to_start(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no run.*minillm train"):
         pretrain.resume(RunFolder(tmp_path / "nothing"))
