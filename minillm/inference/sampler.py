@@ -15,7 +15,7 @@ def distribution(logits: np.ndarray, seen: list[int], config: SamplingConfig) ->
     logits: (V,), seen: ids already in the text.  Temperature 0 puts all mass on the best token, the lowest id in a tie.
     """
     z = logits.astype(np.float64)
-    if np.isnan(z).any() or not z.max() < np.inf:
+    if not np.isfinite(z.max()):  # NaN anywhere makes the maximum NaN
         raise ValueError("logits hold NaN or infinity: the weights are damaged or training diverged")
     if config.repetition_penalty != 1 and seen:
         ids = np.unique(seen)  # once per token, however often it occurs

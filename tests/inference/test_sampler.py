@@ -118,10 +118,15 @@ def test_settings_out_of_range_are_refused_by_name(settings, message):
         SamplingConfig(**settings)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [[0.0, np.nan], [np.nan, 0.0], [0.0, np.inf], [-np.inf, -np.inf]])
 def test_damaged_logits_are_reported_instead_of_sampled(bad):
     with pytest.raises(ValueError, match="NaN or infinity"):
-        sample(np.array([0.0, bad]), [], SamplingConfig(), np.random.default_rng(0))
+        sample(np.array(bad), [], SamplingConfig(), np.random.default_rng(0))
+
+
+def test_a_logit_of_minus_infinity_is_a_token_that_is_never_drawn():
+    p = distribution(np.array([0.0, -np.inf, 0.0]), [], SamplingConfig(temperature=1.0))
+    np.testing.assert_array_equal(p, [0.5, 0, 0.5])
 
 
 def test_a_single_stop_string_is_not_a_list_of_letters():
