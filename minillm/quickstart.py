@@ -54,10 +54,11 @@ def quickstart(run: Path, steps: int = STEPS, command: str = "minillm") -> None:
     trainer = pretrain.start(config)
     console.print(
         f"Training {trainer.model.weights.num_parameters:,} parameters for {steps} steps.  "
-        f"Ctrl-C stops and saves; then: {command} resume {run}"
+        f"Ctrl-C stops and saves; then: {command} resume {run}",
+        soft_wrap=True,
     )
     if not trainer.run(sample_prompts=["Once"], show=True):
-        console.print(f"Stopped and saved at step {trainer.step}.  Go on with: {command} resume {run}")
+        console.print(f"Stopped and saved at step {trainer.step}.  Go on with: {command} resume {run}", soft_wrap=True)
         return
     stories, judgement = _write_stories(trainer)
     for story in stories[:3]:
@@ -116,7 +117,10 @@ def _report_card(trainer: Trainer, judgement: str, seconds: float) -> Table:
 
 def _say_next(console: Console, folder: RunFolder, command: str) -> None:
     path = folder.path
-    console.print(f"Curves: {path}/loss.png and {path}/gradient.png.  Now try:")
-    console.print(f'  {command} generate {path} --prompt "Once there was a kind girl named Mia."', markup=False)
-    console.print(f"  {command} train --help", markup=False)
-    console.print(f"  {command} train --data.source stdlib --run runs/stdlib", markup=False)
+    hints = [
+        f"Curves: {path}/loss.png and {path}/gradient.png.  Now try:",
+        f'  {command} generate {path} --prompt "Once there was a kind girl named Mia."',
+        f"  {command} train --help",
+        f"  {command} train --data.source stdlib --run runs/stdlib",
+    ]
+    console.print("\n".join(hints), markup=False, soft_wrap=True)  # a command must stay on one line to be copied
