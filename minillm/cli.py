@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from threadpoolctl import threadpool_limits
 
-from minillm import quickstart
+from minillm import quickstart, threads
 from minillm.config import ModelConfig, SamplingConfig, TrainConfig
 from minillm.estimate import estimate
 from minillm.inference.generate import stream
@@ -61,8 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = tyro.cli(_commands(_take_config_file(arguments)), args=arguments, prog="minillm")
-        with threadpool_limits(1, "blas"):  # small products: threads cost more than they bring
-            _run(command)
+        threads.set_num_threads(0)
+        _run(command)
     except (ValueError, OSError, RuntimeError) as error:
         sys.exit(_fail(error))
     except KeyboardInterrupt:

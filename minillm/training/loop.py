@@ -4,16 +4,14 @@ What is trained on comes in as a sampler and an objective; everything that decid
 `Trainer.save` writes, so that a run killed at any step and resumed ends with the same bytes as an unbroken one.
 """
 
-import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from minillm import threads
 from minillm.config import SamplingConfig, TrainConfig
 from minillm.datasets.corpus import Split
 from minillm.datasets.sampler import Sampler
@@ -44,7 +42,6 @@ class Trainer:
         self.num_tokens = 0  # trained on, for the speed
         self.seconds = 0.0  # spent in steps, looks and saves left out
         self.skipped_in_a_row = 0
-        self.pool = ThreadPoolExecutor(config.threads or os.cpu_count())
 
     def take_step(self) -> dict[str, Any]:
         """One optimizer step; returns its metrics.  RuntimeError when gradients stay unusable."""
@@ -52,7 +49,7 @@ class Trainer:
         batches = split_rows(self.sampler.next(), self.config.micro_batch_size)
         loss, count = mean_gradient(
             self.model, batches, self.grads, self.objective,
-            self.config.seed, self.step, self.config.recompute, self.pool.map,
+            self.config.seed, self.step, self.config.recompute, threads.run_all,
         )  # fmt: skip
         report = self.optimizer.step(self.grads)
         self.step += 1
@@ -70,7 +67,7 @@ class Trainer:
 
     def look(self, max_tokens: int | None) -> dict[str, Any]:
         """Validate; returns the metrics."""
-        v = likelihood(self.model, self.val, self.config.micro_batch_size, max_tokens, self.pool.map)
+        v = likelihood(self.model, self.val, self.config.micro_batch_size, max_tokens, threads.run_all)
         row = {"step": self.step, "val_loss": v.loss, "val_bits_per_byte": v.bits_per_byte, "floor": v.floor}
         return row | {"val_targets": v.num_targets}
 
@@ -100,8 +97,8 @@ class Trainer:
         config, folder = self.config, self.folder
         folder.read_metrics(until=self.step)
         bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=not show, dynamic_ncols=True)
-        # the micro-batches have the cores; BLAS threads of their own would only fight for them
-        with bar, Interrupt() as interrupt, threadpool_limits(1, "blas"):
+        threads.set_num_threads(config.threads)
+        with bar, Interrupt() as interrupt:
             while self.step < config.steps and not interrupt.requested:
                 row = self.take_step()
                 folder.add_metrics(row)
