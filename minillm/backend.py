@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-BACKENDS = {"numpy": "minillm.ops"}
+BACKENDS = {"numpy": "minillm.ops", "cpu": "minillm.cpu"}
 
 
 def load(name: str) -> ModuleType:

@@ -195,7 +195,7 @@ class TrainConfig:
     """Steps between checkpoints; 0: only at the end."""
     recompute: bool = False
     """Keep only each block's input and run the block again in the backward pass: less memory, more time."""
-    backend: Literal["numpy"] = "numpy"
+    backend: Literal["numpy", "cpu"] = "cpu"
     """Which implementation of the ops runs."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -206,7 +206,7 @@ class TrainConfig:
             check_at_least(f"train.{name}", getattr(self, name), 1)
         for name in ("seed", "threads", "eval_every", "sample_every", "save_every"):
             check_at_least(f"train.{name}", getattr(self, name), 0)
-        check_choice("train.backend", self.backend, ("numpy",))
+        check_choice("train.backend", self.backend, ("numpy", "cpu"))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def attention_forward(q, k, v, segments=None):
     q, y: (B, T, H, D), k, v: (B, S, G, D) with G dividing H: query head h uses key/value head h // (H/G).
     segments: (B, S) integers, the document of each key; the last T of them are the queries'.  None: one document.
     """
-    _check(q, k, v, segments)
+    check_inputs(q, k, v, segments)
     (B, T, H, D), (_, S, G, _) = q.shape, k.shape
     q = q.reshape(B, T, G, H // G, D).transpose(0, 2, 3, 1, 4)
     k, v = k.transpose(0, 2, 1, 3)[:, :, None], v.transpose(0, 2, 1, 3)[:, :, None]
@@ -68,7 +68,8 @@ def _merge_heads(y):
     return np.ascontiguousarray(y.transpose(0, 3, 1, 2, 4)).reshape(B, T, G * group, D)
 
 
-def _check(q, k, v, segments):
+def check_inputs(q, k, v, segments):
+    """Raise ValueError unless the shapes fit together."""
     if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise ValueError(
             f"attention: q must be (B, T, H, D), k and v both (B, S, G, D): got q {q.shape}, k {k.shape}, v {v.shape}"

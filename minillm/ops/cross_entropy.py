@@ -24,10 +24,13 @@ def cross_entropy_forward(logits, targets):
     return losses, (logp, chosen, scored)
 
 
-def cross_entropy_backward(dlosses, saved):
-    """dlogits = (softmax(logits) - onehot(target)) * dloss, and exactly 0 where the target is IGNORE."""
+def cross_entropy_backward(dlosses, saved, out=None):
+    """dlogits = (softmax(logits) - onehot(target)) * dloss, and exactly 0 where the target is IGNORE.
+
+    out: where to write dlogits, of the logits' shape; may be the logits themselves, if nobody needs them any more.
+    """
     logp, chosen, scored = saved
-    dlogits = np.exp(logp)
+    dlogits = np.exp(logp, out=out)
     at_target = np.take_along_axis(dlogits, chosen, axis=-1)
     np.put_along_axis(dlogits, chosen, at_target - 1, axis=-1)
     dlogits *= dlosses[..., None]

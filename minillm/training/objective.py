@@ -10,5 +10,5 @@ def next_token(ops, logits, batch, scale):
     the step is spread, their losses and gradients add up to the mean over its tokens.
     """
     losses, saved = ops.cross_entropy_forward(logits, batch.targets)
-    dlogits, _ = ops.cross_entropy_backward(np.full_like(losses, scale), saved)
+    dlogits, _ = ops.cross_entropy_backward(np.full_like(losses, scale), saved, logits)
     return scale * float(np.sum(losses, dtype=np.float64)), dlogits
