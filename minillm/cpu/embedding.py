@@ -1,6 +1,5 @@
 """Embedding: see minillm/ops/embedding.py.  The backward is split by channels, so no two threads add to one element."""
 
-import numpy as np
 
 from minillm import ops, store
 from minillm.cpu.jit import kernel

@@ -6,11 +6,10 @@ import numpy as np
 
 from minillm import ops, store
 from minillm.cpu.jit import inline, kernel
-from minillm.cpu.rows import packed, spread, twin
+from minillm.cpu.rows import CHUNK, num_chunks, packed, spread, twin
 from minillm.cpu.scalar import sigmoid
 from minillm.ops.gelu import CUBIC, INV_SQRT_2PI, SQRT_2_OVER_PI, SQRT_HALF
 
-CHUNK = 4096  # elements per unit of work
 F = np.float32
 TWICE_SLOPE, TWICE_CUBIC = F(2 * SQRT_2_OVER_PI), F(2 * SQRT_2_OVER_PI * CUBIC)
 ROOT_HALF, DENSITY = F(SQRT_HALF), F(INV_SQRT_2PI)
@@ -41,7 +40,7 @@ def _each(chunk_kernel, *arrays):
     """One result element per element of the inputs."""
     y = store.empty(arrays[0].shape)
     flat = [packed(a).reshape(-1) for a in arrays]
-    spread(chunk_kernel, -(-y.size // CHUNK), CHUNK, *flat, y.reshape(-1))
+    spread(chunk_kernel, num_chunks(y.size), CHUNK, *flat, y.reshape(-1))
     return y
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from minillm import threads
 
 GROUP = 128  # rows summed together before groups are
+CHUNK = 4096  # elements of a flat array worked on together
 WORTH = 1 << 18  # elements below which waking another thread costs more than it brings
 PIECES = 3  # per thread: small enough to even out, large enough to be worth a call
 
@@ -65,6 +66,11 @@ def spread(kernel: Callable, count: int, cost: int, *args: Any) -> None:
     pieces = min(count, PIECES * num)
     bounds = [count * piece // pieces for piece in range(pieces + 1)]
     threads.run_all(lambda piece: kernel(bounds[piece], bounds[piece + 1], *args), range(pieces))
+
+
+def num_chunks(size: int) -> int:
+    """Into how many chunks a flat array is cut."""
+    return -(-size // CHUNK)
 
 
 def num_groups(N: int) -> int:

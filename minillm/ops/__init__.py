@@ -4,11 +4,13 @@
     dx, dweight   = rms_norm_backward(dy, saved)      # one gradient per array input, in input order
 
 An op keeps the dtype it is given and returns fresh arrays.  `saved` is private to its pair.  A single gradient comes
-bare; an input without one (ids, an absent bias) gets None.  A bare name (`add`, `num_targets`) has no gradient.
+bare; an input without one (ids, an absent bias) gets None.  A bare name (`add`, `adamw`) has no gradient.
 """
 
+from minillm.ops.adamw import adamw
 from minillm.ops.add import add, add_backward, add_forward, add_into
 from minillm.ops.attention import attention_backward, attention_forward
+from minillm.ops.clip import clip, gradient_norm
 from minillm.ops.cross_entropy import cross_entropy_backward, cross_entropy_forward, num_targets
 from minillm.ops.dropout import dropout_backward, dropout_forward
 from minillm.ops.embedding import embedding_backward, embedding_forward
@@ -21,8 +23,10 @@ from minillm.ops.softmax import log_softmax_backward, log_softmax_forward, softm
 from minillm.ops.swiglu import swiglu_backward, swiglu_forward
 
 __all__ = [
+    "adamw",
     "add", "add_backward", "add_forward", "add_into",
     "attention_backward", "attention_forward",
+    "clip", "gradient_norm",
     "cross_entropy_backward", "cross_entropy_forward", "num_targets",
     "dropout_backward", "dropout_forward",
     "embedding_backward", "embedding_forward",

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from minillm import ops as reference
+from minillm import threads
 from minillm.checkpoint import check_matches, copy_into
 from minillm.config import OptimConfig, check_at_least
-from minillm.optim.adamw import adamw
-from minillm.optim.clip import clip
 from minillm.optim.muon import muon
 from minillm.optim.schedule import learning_rate_factor
 from minillm.tree import Packed, Tree, pack
@@ -37,10 +38,10 @@ class Optimizer:
     step is one that never happened, and a resumed run continues with the very next learning rate.
     """
 
-    def __init__(self, weights: Packed, config: OptimConfig, steps: int) -> None:
-        """`steps` is the planned length of the run, for the schedule."""
+    def __init__(self, weights: Packed, config: OptimConfig, steps: int, ops: Any = reference) -> None:
+        """`steps` is the planned length of the run, for the schedule.  ops: the backend of AdamW and of clipping."""
         check_at_least("steps", steps, 1)
-        self.weights, self.config, self.steps = weights, config, steps
+        self.weights, self.config, self.steps, self.ops = weights, config, steps, ops
         self.taken = self.skipped = 0
         self.shapes = {name: w.shape for name, w in weights.named().items()}
         self.decaying = {name for name, shape in self.shapes.items() if len(shape) >= 2}
@@ -59,14 +60,14 @@ class Optimizer:
         config = self.config
         factor = learning_rate_factor(self.taken, self.steps, config)
         lr = config.learning_rate * factor
-        norm = clip(grads.vector, config.clip_norm)
+        norm = self.ops.clip(grads.vector, config.clip_norm)
         length = min(norm, config.clip_norm or math.inf)
         if not math.isfinite(norm) or length > math.sqrt(np.finfo(grads.vector.dtype).max):
             self.skipped += 1
             return StepReport(norm, lr, skipped=True)
         self.taken += 1
-        for name in self.weights.slots:
-            self._step_one(name, grads, lr, config.muon_learning_rate * factor)
+        muon_lr = config.muon_learning_rate * factor
+        threads.run_all(lambda name: self._step_one(name, grads, lr, muon_lr), self.weights.slots)
         return StepReport(norm, lr, skipped=False)
 
     def _step_one(self, name: str, grads: Packed, lr: float, muon_lr: float) -> None:
@@ -79,7 +80,7 @@ class Optimizer:
             muon(w.reshape(shape), g.reshape(shape), m.reshape(shape), muon_lr, decay)
         else:
             v = self.square.vector[self.square.slots[name]]
-            adamw(w, g, m, v, self.taken, lr, decay, config.beta1, config.beta2, config.eps)
+            self.ops.adamw(w, g, m, v, self.taken, lr, decay, config.beta1, config.beta2, config.eps)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """The moments as "mean.<name>" and "square.<name>" (views, not copies), and the two counts."""

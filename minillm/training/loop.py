@@ -36,7 +36,7 @@ class Trainer:
                  val: Split, objective: Callable = next_token) -> None:  # fmt: skip
         self.config, self.folder, self.model, self.tokenizer = config, folder, model, tokenizer
         self.sampler, self.val, self.objective = sampler, val, objective
-        self.optimizer = Optimizer(model.weights, config.optim, config.steps)
+        self.optimizer = Optimizer(model.weights, config.optim, config.steps, model.ops)
         self.grads = model.weights.zeros_like()
         self.step = 0
         self.num_tokens = 0  # trained on, for the speed

@@ -32,7 +32,7 @@ def test_the_tree_keeps_the_contract():
     ("file", "line"),
     [
         ("ops/gelu.py", "import minillm.model.run"),  # up
-        ("datasets/source.py", "import minillm.optim.clip"),  # sideways
+        ("datasets/source.py", "import minillm.optim.muon"),  # sideways
         ("config.py", "from minillm import backend"),  # up from the lowest layer
     ],
 )

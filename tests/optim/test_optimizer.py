@@ -8,7 +8,8 @@ import pytest
 
 from minillm.checkpoint import copy_into, load, save
 from minillm.config import OptimConfig
-from minillm.optim import Optimizer, adamw, gradient_norm, learning_rate_factor, muon
+from minillm.ops import adamw, gradient_norm
+from minillm.optim import Optimizer, learning_rate_factor, muon
 from minillm.tree import Tree, pack
 
 SHAPES = Tree(

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from minillm.optim import adamw
-from minillm.optim.adamw import CHUNK
+from minillm.ops import adamw
+from minillm.ops.adamw import CHUNK
 
 SETTINGS = {"lr": 3e-3, "decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8}
 
@@ -59,7 +59,7 @@ def test_gradients_are_read_only_and_an_empty_slice_is_fine(rng):
 def test_chunks_do_not_change_the_answer(rng, monkeypatch):
     start, grads = rng.standard_normal(77), rng.standard_normal(77)
     answers = []
-    module = sys.modules["minillm.optim.adamw"]  # `minillm.optim.adamw` itself is the function
+    module = sys.modules["minillm.ops.adamw"]  # `minillm.ops.adamw` itself is the function
     for chunk in (77, 10):
         monkeypatch.setattr(module, "CHUNK", chunk)
         weights = start.copy()

@@ -6,8 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from minillm.optim import clip, gradient_norm
-from minillm.optim.clip import CHUNK
+from minillm.ops import clip, gradient_norm
+from minillm.ops.clip import CHUNK
 
 
 @pytest.mark.parametrize("size", [0, 1, 33, CHUNK, CHUNK + 1, 3 * CHUNK + 5])
