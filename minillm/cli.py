@@ -1,4 +1,4 @@
-"""The command line: `minillm quickstart | train | resume | generate | estimate`."""
+"""The command line: `minillm quickstart | train | resume | generate | estimate | bench`."""
 
 import sys
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from minillm import quickstart, threads
+from minillm.benchmark import command as benchmark
 from minillm.config import ModelConfig, SamplingConfig, TrainConfig
 from minillm.estimate import estimate
 from minillm.inference.generate import stream
@@ -55,6 +56,19 @@ class Estimate:
     model: Annotated[ModelConfig, tyro.conf.arg(name="")] = field(default_factory=ModelConfig)
 
 
+@dataclass(frozen=True)
+class Bench:
+    """Measure this machine, and how close to its limits we and PyTorch come."""
+
+    what: Annotated[
+        Annotated[benchmark.TrainBench, tyro.conf.subcommand("train")]
+        | Annotated[benchmark.DecodeBench, tyro.conf.subcommand("decode")]
+        | Annotated[benchmark.PrefillBench, tyro.conf.subcommand("prefill")]
+        | Annotated[benchmark.OpsBench, tyro.conf.subcommand("ops")],
+        tyro.conf.arg(name=""),
+    ]
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; a mistake of the caller ends with one line that says what to do, and exit code 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -88,12 +102,13 @@ def _commands(train_defaults: TrainConfig):
         | Annotated[Resume, tyro.conf.subcommand("resume")]
         | Annotated[Generate, tyro.conf.subcommand("generate")]
         | Annotated[Estimate, tyro.conf.subcommand("estimate")]
+        | Annotated[Bench, tyro.conf.subcommand("bench")]
     )
 
 
 def _take_config_file(arguments: list[str]) -> TrainConfig:
-    """Defaults of `train`; removes --config FILE from `arguments`."""
-    if "--config" not in arguments:
+    """Defaults of `train`; removes --config FILE from `arguments`.  To `bench`, --config means something else."""
+    if "--config" not in arguments or arguments[0] == "bench":
         return TrainConfig()
     place = arguments.index("--config")
     if place + 1 == len(arguments):
@@ -103,7 +118,7 @@ def _take_config_file(arguments: list[str]) -> TrainConfig:
     return read_toml(TrainConfig, file)
 
 
-def _run(command: Quickstart | TrainConfig | Resume | Generate | Estimate) -> None:
+def _run(command: Quickstart | TrainConfig | Resume | Generate | Estimate | Bench) -> None:
     if isinstance(command, Quickstart):
         quickstart.quickstart(command.run, command.steps, _called())
     elif isinstance(command, TrainConfig):
@@ -112,6 +127,8 @@ def _run(command: Quickstart | TrainConfig | Resume | Generate | Estimate) -> No
         _train(pretrain.resume(RunFolder(command.run)))
     elif isinstance(command, Generate):
         _generate(command)
+    elif isinstance(command, Bench):
+        benchmark.bench(command.what)
     else:
         _estimate(command)
 
