@@ -42,7 +42,9 @@ def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
     dtype = np.dtype(dtype)
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < SMALLEST:
-        return np.empty(shape, dtype)
+        memory = np.empty(num_bytes + ALIGN, np.uint8)
+        start = -memory.ctypes.data % ALIGN
+        return memory[start : start + num_bytes].view(dtype).reshape(shape)
     return np.asarray(_Block(_take(size_class(num_bytes)), shape, dtype))
 
 

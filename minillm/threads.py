@@ -14,6 +14,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 _here = threading.local()  # _here.busy: this thread runs a piece of work already
+_gang = threading.Lock()  # held while all threads work on one thing together
 _pool: ThreadPoolExecutor | None = None
 _num_threads = 0  # 0: not chosen yet
 
@@ -90,3 +91,21 @@ def run_all(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         if error is not None:
             raise error
     return results
+
+
+def together(work: Callable[[int, int], None], most: int) -> None:
+    """work(rank, size) on `size` threads at the same time, so that they may wait for one another; size <= most.
+
+    As many as there are, or one from inside a piece of work.  One such group runs at a time: two halves of two groups
+    would wait for ever.  If one fails the others must end by themselves.
+    """
+    size = 1 if is_busy() else min(num_threads(), most)
+    if size == 1:
+        work(0, 1)
+        return
+    assert _pool is not None, "more than one thread needs a pool"
+    with _gang:
+        others = [_pool.submit(work, rank, size) for rank in range(1, size)]
+        work(0, size)
+        for other in others:
+            other.result()

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-ALIGN = 16  # elements: in float32 each array starts a multiple of 64 bytes, a cache line, from the start of the vector
+from minillm import store
+
+ALIGN = 16  # elements: in float32 each array starts on a cache line, 64 bytes, as the vector does
 
 
 class Tree(dict):
@@ -62,7 +64,7 @@ class Packed:
 
     def zeros_like(self) -> "Packed":
         """The same names and places over a new vector of zeros; what is tied stays tied."""
-        vector = np.zeros_like(self.vector)
+        vector = store.zeros(self.vector.shape, self.vector.dtype)
         start = self.vector.__array_interface__["data"][0]
 
         def view(leaf: np.ndarray) -> np.ndarray:
@@ -88,6 +90,6 @@ def pack(shapes: Any, dtype: Any = np.float32) -> Packed:
     for name, shape in walk(shapes):
         slots[name] = slice(end, end + math.prod(shape))
         end += -(-math.prod(shape) // ALIGN) * ALIGN
-    vector = np.zeros(end, dtype)
+    vector = store.zeros((end,), dtype)
     views = iter([vector[slots[name]].reshape(shape) for name, shape in walk(shapes)])
     return Packed(vector, map(lambda _: next(views), shapes), slots)

@@ -89,3 +89,40 @@ def test_blas_is_held_to_one_thread():
 def test_a_negative_number_is_refused():
     with pytest.raises(ValueError, match="0 for one per core"):
         threads.set_num_threads(-1)
+
+
+@pytest.mark.parametrize("num", [1, 2, 4])
+def test_together_all_ranks_are_there_at_once(num):
+    threads.set_num_threads(num)
+    meeting, ranks = threading.Barrier(num), []
+
+    def work(rank, size):
+        meeting.wait(10)
+        ranks.append((rank, size))
+
+    threads.together(work, most=8)
+    assert sorted(ranks) == [(rank, num) for rank in range(num)]
+
+
+def test_together_never_uses_more_than_asked_and_one_inside_a_piece():
+    threads.set_num_threads(4)
+    sizes = []
+    threads.together(lambda rank, size: sizes.append(size), most=2)
+    threads.run_all(lambda _: threads.together(lambda rank, size: sizes.append(size), most=4), range(2))
+    assert sizes == [2, 2, 1, 1]
+
+
+def test_groups_of_several_callers_take_turns():
+    threads.set_num_threads(3)
+    barriers = [threading.Barrier(3) for _ in range(6)]
+
+    def call(number):
+        threads.together(lambda rank, size: barriers[number].wait(10), most=3)
+
+    callers = [threading.Thread(target=call, args=(n,)) for n in range(6)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(20)
+    assert not any(caller.is_alive() for caller in callers)
+    assert not any(barrier.broken for barrier in barriers)

@@ -12,6 +12,7 @@ from minillm.cpu.add import add, add_backward, add_forward, add_into
 from minillm.cpu.attention import attention_backward, attention_forward
 from minillm.cpu.clip import clip, gradient_norm
 from minillm.cpu.cross_entropy import cross_entropy_backward, cross_entropy_forward
+from minillm.cpu.decode import Decoder
 from minillm.cpu.embedding import embedding_backward, embedding_forward
 from minillm.cpu.gelu import gelu_erf_backward, gelu_erf_forward, gelu_tanh_backward, gelu_tanh_forward
 from minillm.cpu.layer_norm import layer_norm_backward, layer_norm_forward

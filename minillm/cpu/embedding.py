@@ -1,6 +1,5 @@
 """Embedding: see minillm/ops/embedding.py.  The backward is split by channels, so no two threads add to one element."""
 
-
 from minillm import ops, store
 from minillm.cpu.jit import kernel
 from minillm.cpu.rows import packed, rows_of, spread, twin

@@ -45,7 +45,7 @@ def _each(chunk_kernel, *arrays):
 
 
 @inline
-def _probability(x):
+def probability(x):
     """(1 + tanh(u)) / 2 = sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)."""
     return sigmoid(x * (TWICE_SLOPE + TWICE_CUBIC * x * x))
 
@@ -54,14 +54,14 @@ def _probability(x):
 def _tanh_forward(start, stop, x, y):
     x, y = x[start * CHUNK : stop * CHUNK], y[start * CHUNK : stop * CHUNK]
     for i in range(y.size):
-        y[i] = x[i] * _probability(x[i])
+        y[i] = x[i] * probability(x[i])
 
 
 @kernel
 def _tanh_backward(start, stop, dy, x, dx):
     dy, x, dx = dy[start * CHUNK : stop * CHUNK], x[start * CHUNK : stop * CHUNK], dx[start * CHUNK : stop * CHUNK]
     for i in range(dx.size):
-        p = _probability(x[i])
+        p = probability(x[i])
         slope = TWICE_SLOPE + THREE * TWICE_CUBIC * x[i] * x[i]
         dx[i] = dy[i] * (p + x[i] * p * (ONE - p) * slope)
 

@@ -2,12 +2,14 @@
 recomputing them."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from minillm.model.model import Model
-from minillm.model.run import run_of
+from minillm.model.run import Run, run_of
 from minillm.model.transformer import embed_forward, trunk_forward, unembed_forward
+from minillm.ops.check_inputs import ids_in_range
 
 
 class Cache:
@@ -25,6 +27,7 @@ class Cache:
         self.keys, self.values = np.empty((2, *shape), model.weights.vector.dtype)
         self.length = 0  # slots filled, the same for every row
         self.segments = np.where(np.arange(capacity) < self.padding[:, None], -1, 0)  # (B, capacity)
+        self.decoder = _decoder(model, len(self.padding), capacity)
 
     def positions(self, T: int) -> np.ndarray:
         """Positions of the next T slots, (B, T): counted from each row's first token; 0 in slots that nobody sees."""
@@ -59,8 +62,28 @@ def extend(model: Model, ids: np.ndarray, cache: Cache, last_only: bool = False)
     if cache.length + T > capacity:
         raise ValueError(f"the cache is full: {capacity} slots, {cache.length + T} needed; give it a larger capacity")
     run = run_of(model.config, model.ops, cache.positions(T), cache, model.weights.vector.dtype)
+    if T == 1 and cache.decoder is not None:
+        return _decode(ids, run, cache)
     x, _ = embed_forward(ids, w, run)
     x, _ = trunk_forward(x, w.blocks, run)
     cache.length += T  # once per pass, after every layer has used the old value
     logits, _ = unembed_forward(x[:, -1:] if last_only else x, w, run)
     return logits
+
+
+def _decoder(model: Model, B: int, capacity: int) -> Any:
+    """What the backend offers for single tokens, a whole model in one call; None: the ops one by one."""
+    decoder = getattr(model.ops, "Decoder", None)
+    if decoder is None or not decoder.fits(model.config, model.weights):
+        return None
+    return decoder(model.config, model.weights, B, capacity)
+
+
+def _decode(ids: np.ndarray, run: Run, cache: Cache) -> np.ndarray:
+    """As the end of `extend`, for one token a row."""
+    ids_in_range("decode", "ids", ids, run.config.vocab_size)
+    logits = cache.decoder.step(
+        ids[:, 0], run.positions[:, 0], run.rope, cache.keys, cache.values, cache.segments, cache.length
+    )
+    cache.length += 1
+    return logits[:, None]

@@ -1,0 +1,161 @@
+"""The parts of minillm/cpu/decode.py: a thread's share of one product, one norm, one attention, for B rows.
+
+Weights are named by where they begin in the model's one vector; a pair of places is a weight and its bias, -1 where
+there is none.
+"""
+
+import numpy as np
+
+from minillm.cpu.gelu import probability
+from minillm.cpu.jit import inline, kernel
+from minillm.cpu.scalar import exp, maximum, sigmoid
+
+ZERO, ONE, NOTHING = np.float32(0), np.float32(1), np.float32(-np.inf)
+BLOCK = 32  # rows of weights that stay in the second-level cache until every row of x has met them
+
+
+@inline
+def share(count, rank, size):
+    """The range of `count` outputs that thread `rank` of `size` computes."""
+    return count * rank // size, count * (rank + 1) // size
+
+
+@kernel
+def multiply(x, vector, places, O, first, last, add, out, shift):
+    """out[:, shift + o] (+)= x W[o] + bias[o] for o in [first, last).  x: (B, I), W: (O, I) in `vector`."""
+    B, I = x.shape
+    weight = vector[places[0] : places[0] + O * I].reshape(O, I)
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        for b in range(0, B - B % 4, 4):
+            _four_rows(x[b : b + 4], weight, begin, end, add, out[b : b + 4], shift)
+        for b in range(B - B % 4, B):
+            _one_row(x[b], weight, begin, end, add, out[b], shift)
+    if places[1] >= 0:
+        for b in range(B):
+            for o in range(first, last):
+                out[b, shift + o] += vector[places[1] + o]
+
+
+@kernel
+def _one_row(x, weight, begin, end, add, out, shift):
+    """Weights go by as they lie in memory, so the processor fetches ahead; two rows at a time are half as fast."""
+    for o in range(begin, end):
+        w, s = weight[o], ZERO
+        for i in range(x.size):
+            s += w[i] * x[i]
+        out[shift + o] = s + out[shift + o] if add else s
+
+
+@kernel
+def _four_rows(x, weight, begin, end, add, out, shift):
+    """Each weight that is loaded serves four rows of x, which stay in the first-level cache."""
+    x0, x1, x2, x3 = x[0], x[1], x[2], x[3]
+    for o in range(begin, end):
+        w, s0, s1, s2, s3 = weight[o], ZERO, ZERO, ZERO, ZERO
+        for i in range(w.size):
+            s0 += w[i] * x0[i]
+            s1 += w[i] * x1[i]
+            s2 += w[i] * x2[i]
+            s3 += w[i] * x3[i]
+        for j, s in enumerate((s0, s1, s2, s3)):
+            out[j, shift + o] = s + out[j, shift + o] if add else s
+
+
+@kernel
+def normalise(x, vector, places, eps, out):
+    """RMS norm, or layer norm where there is a bias.  Every thread does it all, for itself: it is little."""
+    B, C = x.shape
+    weight = vector[places[0] : places[0] + C]
+    share_of_one = ONE / np.float32(C)
+    for b in range(B):
+        row, mean, squares = x[b], ZERO, ZERO
+        if places[1] >= 0:
+            for c in range(C):
+                mean += row[c]
+            mean *= share_of_one
+        for c in range(C):
+            squares += (row[c] - mean) * (row[c] - mean)
+        rstd = ONE / np.sqrt(squares * share_of_one + eps)
+        for c in range(C):
+            out[b, c] = (row[c] - mean) * rstd * weight[c]
+        if places[1] >= 0:
+            bias = vector[places[1] : places[1] + C]
+            for c in range(C):
+                out[b, c] += bias[c]
+
+
+@kernel
+def attend(rank, size, x, vector, places, H, G, D, positions, cos, sin, keys, values, segments, length,
+           qkv, scores, y):  # fmt: skip
+    """y = attention for this thread's key/value heads and the query heads that share them; fills their cache slots."""
+    group, begin, end = H // G, G * rank // size, G * (rank + 1) // size
+    multiply(x, vector, places[0:2], H * D, begin * group * D, end * group * D, False, qkv, 0)
+    multiply(x, vector, places[2:4], G * D, begin * D, end * D, False, qkv, H * D)
+    multiply(x, vector, places[4:6], G * D, begin * D, end * D, False, qkv, (H + G) * D)
+    for b in range(len(x)):
+        for g in range(begin, end):
+            key, value = qkv[b, (H + g) * D : (H + g + 1) * D], qkv[b, (H + G + g) * D : (H + G + g + 1) * D]
+            if cos.size:
+                _turn(key, cos[positions[b]], sin[positions[b]])
+            keys[b, length, g], values[b, length, g] = key, value
+            for h in range(g * group, (g + 1) * group):
+                query = qkv[b, h * D : (h + 1) * D]
+                if cos.size:
+                    _turn(query, cos[positions[b]], sin[positions[b]])
+                _look_back(
+                    query, keys[b, :, g], values[b, :, g], segments[b], length, scores, y[b, h * D : (h + 1) * D]
+                )
+
+
+@kernel
+def _turn(x, cos, sin):
+    """Rotate a head in place: see minillm/ops/rope.py."""
+    half = x.size // 2
+    for d in range(half):
+        a, b = x[d], x[half + d]
+        x[d], x[half + d] = a * cos[d] - b * sin[d], b * cos[d] + a * sin[d]
+
+
+@kernel
+def _look_back(query, keys, values, segments, length, scores, y):
+    """Attention of one query to slots 0 to `length`.  keys, values: (capacity, D)."""
+    D, scale, m = query.size, ONE / np.sqrt(np.float32(query.size)), NOTHING
+    for s in range(length + 1):
+        if segments[s] != segments[length] or segments[s] < 0:
+            scores[s] = NOTHING
+            continue
+        key, product = keys[s], ZERO
+        for d in range(D):
+            product += query[d] * key[d]
+        scores[s] = product * scale
+        m = maximum(m, scores[s])
+    m = ZERO if m == NOTHING else m
+    total = ZERO
+    for s in range(length + 1):
+        scores[s] = exp(scores[s] - m)
+        total += scores[s]
+    y[:] = ZERO
+    for s in range(length + 1):
+        value, p = values[s], scores[s]
+        for d in range(D):
+            y[d] += p * value[d]
+    inverse = ZERO if total == ZERO else ONE / total
+    for d in range(D):
+        y[d] *= inverse
+
+
+@kernel
+def feed(rank, size, x, vector, places, F, up, gate):
+    """This thread's share of the wide layer, activation included; places: gate (or -1) and up."""
+    first, last = share(F, rank, size)
+    multiply(x, vector, places[2:4], F, first, last, False, up, 0)
+    if places[0] < 0:
+        for b in range(len(x)):
+            for f in range(first, last):
+                up[b, f] *= probability(up[b, f])
+        return
+    multiply(x, vector, places[0:2], F, first, last, False, gate, 0)
+    for b in range(len(x)):
+        for f in range(first, last):
+            up[b, f] *= gate[b, f] * sigmoid(gate[b, f])
