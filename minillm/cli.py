@@ -64,7 +64,8 @@ class Bench:
         Annotated[benchmark.TrainBench, tyro.conf.subcommand("train")]
         | Annotated[benchmark.DecodeBench, tyro.conf.subcommand("decode")]
         | Annotated[benchmark.PrefillBench, tyro.conf.subcommand("prefill")]
-        | Annotated[benchmark.OpsBench, tyro.conf.subcommand("ops")],
+        | Annotated[benchmark.OpsBench, tyro.conf.subcommand("ops")]
+        | Annotated[benchmark.ProfileBench, tyro.conf.subcommand("profile")],
         tyro.conf.arg(name=""),
     ]
 

@@ -1,7 +1,7 @@
 """`minillm bench`: what can be measured, at which sizes, and the order of doing it."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from minillm import threads
 from minillm.backend import BACKENDS
-from minillm.benchmark import roofline
+from minillm.benchmark import breakdown, roofline, scaling
 from minillm.benchmark.ceilings import measure
 from minillm.benchmark.race import race, workers
 from minillm.benchmark.results import Entry, Results
@@ -26,6 +26,7 @@ TRAINING = {
     "B": Training("B", ModelConfig("gpt2", vocab_size=4096, context_len=256, num_layers=6, num_heads=6, channels=384),
                   batch=8, micro=4),
 }  # fmt: skip
+NO_WORK = {("add", True)}  # hands on the array that it gets
 SHAPES = {
     "15M": ModelConfig(vocab_size=32_000, context_len=256, num_layers=6, num_heads=6, channels=288, ffn_channels=768),
     "110M": ModelConfig(vocab_size=32_000, context_len=1024, num_layers=12, num_heads=12, channels=768,
@@ -34,17 +35,11 @@ SHAPES = {
 
 
 @dataclass(frozen=True)
-class Options:
+class Settings:
     """What all benchmarks share."""
 
     backend: tuple[str, ...] = (DEFAULT_BACKEND,)
     """Our side; further names run beside it."""
-    peers: bool = True
-    """Also run PyTorch, where it is installed."""
-    compiled: bool = True
-    """Also run torch.compile, which takes a minute to compile."""
-    threads: int = 0
-    """Threads of every side; 0: one per core."""
     repeats: int = 0
     """Turns of each side; 0: as many as suit the benchmark."""
     out: Path = Path("runs/bench")
@@ -52,37 +47,68 @@ class Options:
 
     def __post_init__(self) -> None:
         check_at_least("the number of backends", len(self.backend), 1)
-        for name in self.backend:
-            check_choice("bench.backend", name, tuple(BACKENDS))
-        check_at_least("bench.threads", self.threads, 0)
         check_at_least("bench.repeats", self.repeats, 0)
-
-    @property
-    def sides(self) -> list[str]:
-        """Ours first, then the peers there are."""
-        torch = [EAGER] if self.peers and importlib.util.find_spec("torch") else []
-        return [*dict.fromkeys(self.backend), *torch, *([COMPILED] if torch and self.compiled else [])]
+        check_names("backend", self.backend, BACKENDS)
 
 
 @dataclass(frozen=True)
-class TrainBench(Options):
+class Sides(Settings):
+    """What all benchmarks with peers share."""
+
+    peers: bool = True
+    """Also run PyTorch, where it is installed."""
+    compiled: bool = True
+    """Also run torch.compile, which takes a minute to compile."""
+    threads: int = 0
+    """Threads of every side; 0: one per core."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("bench.threads", self.threads, 0)
+
+    @property
+    def eager(self) -> list[str]:
+        """Ours first, then the peer if there is one."""
+        return list(dict.fromkeys(self.backend)) + ([EAGER] if self.peers and importlib.util.find_spec("torch") else [])
+
+    @property
+    def sides(self) -> list[str]:
+        """All that take part, the compiled peer too."""
+        return self.eager + ([COMPILED] if self.compiled and EAGER in self.eager else [])
+
+
+def check_names(setting: str, names: Sequence[str], known: Iterable[str]) -> None:
+    """ValueError at the first name that is not known."""
+    for name in names:
+        check_choice(f"bench.{setting}", name, tuple(known))
+
+
+@dataclass(frozen=True)
+class TrainBench(Sides):
     """One optimizer step of two GPT-2s, beside the FLOP count and PyTorch."""
 
     config: tuple[str, ...] = tuple(TRAINING)
     """A: 4 layers of 128 channels, 64 tokens.  B: 6 layers of 384 channels, 256 tokens."""
+    scaling: bool = False
+    """Also time steps of other lengths and depths, and fit power laws."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.config:
-            check_choice("bench.config", name, tuple(TRAINING))
+        check_names("config", self.config, TRAINING)
 
-    def run(self) -> Results:
+    def run(self) -> list[Results]:
         """Each config with processes of its own, so that peak memory is its own."""
-        return contest("train", [[TRAINING[name]] for name in self.config], self.sides, self.repeats or 10)
+        done = []
+        if self.config:
+            done.append(contest("train", [[TRAINING[name]] for name in self.config], self.sides, self.repeats or 10))
+        if self.scaling:
+            works = [[work] for work in scaling.sweeps()]
+            done.append(contest("scaling", works, self.eager, self.repeats or 5))  # compiling each would take too long
+        return done
 
 
 @dataclass(frozen=True)
-class DecodeBench(Options):
+class DecodeBench(Sides):
     """Greedy decoding with a cache, beside the bytes that must be read and PyTorch."""
 
     shape: tuple[str, ...] = tuple(SHAPES)
@@ -94,20 +120,19 @@ class DecodeBench(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.shape:
-            check_choice("bench.shape", name, tuple(SHAPES))
+        check_names("shape", self.shape, SHAPES)
         for batch in self.batch:
             check_at_least("bench.batch", batch, 1)
         check_at_least("bench.tokens", self.tokens, 2)
 
-    def run(self) -> Results:
+    def run(self) -> list[Results]:
         """Every shape at every batch, after prompts of 16 tokens."""
         works = [Decoding(name, SHAPES[name], B, 16, self.tokens) for name in self.shape for B in self.batch]
-        return contest("decode", [[work] for work in works], self.sides, self.repeats or 5)
+        return [contest("decode", [[work] for work in works], self.sides, self.repeats or 5)]
 
 
 @dataclass(frozen=True)
-class PrefillBench(Options):
+class PrefillBench(Sides):
     """One long prompt at once into a cache, beside what it must compute and PyTorch."""
 
     shape: tuple[str, ...] = tuple(SHAPES)
@@ -117,20 +142,20 @@ class PrefillBench(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_names("shape", self.shape, SHAPES)
         for name in self.shape:
-            check_choice("bench.shape", name, tuple(SHAPES))
             longest = SHAPES[name].context_len
             if not 1 <= self.length <= longest:
                 raise ValueError(f"bench.length must be between 1 and the {longest} tokens of {name}: {self.length}")
 
-    def run(self) -> Results:
+    def run(self) -> list[Results]:
         """Every shape."""
         works = [Prefill(name, SHAPES[name], self.length) for name in self.shape]
-        return contest("prefill", [[work] for work in works], self.sides, self.repeats or 10)
+        return [contest("prefill", [[work] for work in works], self.sides, self.repeats or 10)]
 
 
 @dataclass(frozen=True)
-class OpsBench(Options):
+class OpsBench(Sides):
     """Every op alone, forward and backward, beside the reference in NumPy and PyTorch."""
 
     op: tuple[str, ...] = tuple(name for name, op in OPS.items() if "benchmark" in op.cases)
@@ -138,17 +163,45 @@ class OpsBench(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.op:
-            check_choice("bench.op", name, tuple(OPS))
+        check_names("op", self.op, OPS)
 
-    def run(self) -> Results:
+    def run(self) -> list[Results]:
         """All in the same processes.  Compiling a single function shows nothing that it does in a model."""
-        works: list[Work] = [OpCall(name, backward) for name in self.op for backward in (False, True)]
-        sides = dict.fromkeys([self.backend[0], "numpy", *self.sides])
-        return contest("ops", [works], [side for side in sides if side != COMPILED], self.repeats or 5)
+        ways = [(name, backward) for name in self.op for backward in (False, True)]
+        works: list[Work] = [OpCall(*way) for way in ways if way not in NO_WORK]
+        sides = list(dict.fromkeys([self.backend[0], "numpy", *self.eager]))
+        return [contest("ops", [works], sides, self.repeats or 5)]
 
 
-Bench = TrainBench | DecodeBench | PrefillBench | OpsBench
+@dataclass(frozen=True)
+class ProfileBench(Settings):
+    """Where the time of one training step goes, op by op on one thread."""
+
+    backend: tuple[str, ...] = tuple(dict.fromkeys(["numpy", DEFAULT_BACKEND]))
+    """Before and after."""
+    config: tuple[str, ...] = ("B",)
+    """A, B or both: the models of `bench train`."""
+    threads = 1  # more would run ops at the same time, whose seconds would not add up
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_names("config", self.config, TRAINING)
+
+    def run(self) -> list[Results]:
+        """All backends in this process, a step of each in turn."""
+        repeats = self.repeats or 3
+        results = Results("profile", measure())
+        with tqdm(total=len(self.config) * len(self.backend) * (repeats + 1), unit="step", leave=False) as bar:
+            for name in self.config:
+                found = breakdown.profile(TRAINING[name], self.backend, repeats, bar)
+                results.extra.setdefault("profile", {})[name] = found
+        return [results]
+
+
+Bench = TrainBench | DecodeBench | PrefillBench | OpsBench | ProfileBench
+PICTURES: dict[str, tuple[str, Callable[[Results, Path], None]]] = {
+    "profile": ("profile.png", breakdown.draw), "scaling": ("scaling.png", scaling.draw),
+}  # fmt: skip
 
 
 def contest(command: str, groups: Sequence[Sequence[Work]], sides: Sequence[str], repeats: int) -> Results:
@@ -168,20 +221,26 @@ def contest(command: str, groups: Sequence[Sequence[Work]], sides: Sequence[str]
 
 
 def bench(command: Bench) -> None:
-    """Measure, print the table, write the JSON and the picture."""
+    """Measure, print the tables, write JSON and pictures."""
     threads.set_num_threads(command.threads)
     console = Console()
-    results = command.run()
-    name, out = results.command, command.out
-    results.save(out / f"{name}.json")
-    roofline.draw(results, out / f"{name}-roofline.png")
-    console.print(table(results))
-    console.print(summary(results), highlight=False)
+    for results in command.run():
+        name = results.command
+        picture, draw = PICTURES.get(name, (f"{name}-roofline.png", roofline.draw))
+        results.save(command.out / f"{name}.json")
+        draw(results, command.out / picture)
+        console.print(table(results))
+        console.print(summary(results), *remarks(results), sep="\n", highlight=False)
+        console.print(f"Written: {command.out / name}.json, {command.out / picture}\n", highlight=False)
+
+
+def remarks(results: Results) -> list[str]:
+    """Who did not take part, and who did not compute what we did."""
+    found = []
     for entry in results.entries:
-        for s in entry.samples:
-            if s.skipped and name != "ops":
-                console.print(f"{entry.work.name}: without {s.side}, for {s.skipped}", highlight=False)
-        for s in entry.measured:
-            if not s.agrees_with(entry.samples[0]):
-                console.print(f"{entry.work.name}: {s.side} did not compute what {entry.samples[0].side} did")
-    console.print(f"Written: {out}/{name}.json, {out}/{name}-roofline.png", highlight=False)
+        for s in entry.samples if not isinstance(entry.work, OpCall) else []:
+            if s.skipped:
+                found.append(f"{entry.work.name}: no {s.side}, because {s.skipped}")
+            elif not s.agrees_with(entry.samples[0]):
+                found.append(f"{entry.work.name}: {s.side} gives another result than {entry.samples[0].side}")
+    return found

@@ -89,8 +89,8 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.stderr):
-            if stream is not None:
-                stream.close()
+            with suppress(BrokenPipeError):  # an order that nobody read any more
+                stream.close()  # type: ignore[union-attr]
 
 
 @contextmanager

@@ -5,15 +5,16 @@ products are.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from minillm.benchmark.results import Results
-from minillm.benchmark.work import Decoding, OpCall, Training
+from minillm.benchmark.work import COMPILED, EAGER, Decoding, OpCall, Training
 from minillm.plotting import ACCENT, FLOOR, INK
 
-MARKS = (("o", INK), ("s", ACCENT), ("^", FLOOR), ("D", "#8a6d3b"))  # by side, ours first
+PEERS = {EAGER: ("s", ACCENT), COMPILED: ("^", FLOOR)}
+OURS = (("o", INK), ("D", "#7a5c99"), ("v", "#8a6d3b"))  # the backends, in the order of the results
 GREY = "#666666"
 TITLES = {"train": "Training steps", "decode": "Decoding", "prefill": "Prefill", "ops": "Ops with matrix products"}
 GAP = 9  # pixels between a mark and its label
@@ -49,6 +50,12 @@ def name_of(work: Any) -> str:
     return f"{work.name}, batch {work.batch}" if isinstance(work, Decoding) else work.name
 
 
+def marks_of(sides: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Mark and colour of each side: peers have the same in every picture."""
+    backends = iter(OURS * 3)
+    return {side: PEERS[side] if side in PEERS else next(backends) for side in dict.fromkeys(sides)}
+
+
 def draw(results: Results, path: Path) -> None:
     """The picture: one label for each piece of work, one mark for each side."""
     from matplotlib.figure import Figure
@@ -58,9 +65,7 @@ def draw(results: Results, path: Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="GFLOP/s", xscale="log")
     axes.set_yscale("log")
-    axes.set_title(
-        f"{TITLES[results.command]} on {results.machine['threads']} threads, under the machine's two ceilings"
-    )
+    axes.set_title(f"{TITLES[results.command]} on {_threads(results)}, under the machine's two ceilings")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     ridge = c.gflops / c.bandwidth
@@ -70,8 +75,7 @@ def draw(results: Results, path: Path) -> None:
     axes.set(xlim=(low, high), ylim=(bottom, c.gflops * 2.5))
     axes.plot([low, ridge, high], [low * c.bandwidth, c.gflops, c.gflops], color=GREY, linewidth=1.5)
     axes.fill_between([low, ridge, high], [low * c.bandwidth, c.gflops, c.gflops], c.gflops * 9, color=GREY, alpha=0.07)
-    sides = dict(zip(dict.fromkeys(p.side for p in found), MARKS))
-    for side, (mark, color) in sides.items():
+    for side, (mark, color) in marks_of([p.side for p in found]).items():
         own = [p for p in found if p.side == side]
         axes.scatter([p.intensity for p in own], [p.gflops for p in own], 40, color, marker=mark, label=side, zorder=3)
     for axis in (axes.xaxis, axes.yaxis):
@@ -84,6 +88,11 @@ def draw(results: Results, path: Path) -> None:
     _place_labels(axes, found)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
+
+
+def _threads(results: Results) -> str:
+    number = results.machine["threads"]
+    return "one thread" if number == 1 else f"{number} threads"
 
 
 def _name_ceilings(axes: Any, gflops: float, bandwidth: float, low: float, ridge: float, high: float) -> None:

@@ -3,10 +3,13 @@
 from rich import box
 from rich.table import Table
 
+from minillm.benchmark import breakdown, scaling
 from minillm.benchmark.race import Samples
 from minillm.benchmark.results import Entry, Results, geometric_mean
 from minillm.benchmark.work import Decoding, OpCall, Training
+from minillm.estimate import num_parameters
 
+WHOLE = "the whole step"
 Rows = list[list[str]]
 
 
@@ -14,7 +17,7 @@ def summary(results: Results) -> str:
     """The machine and its ceilings."""
     m, c = results.machine, results.ceilings
     return (
-        f"{m['cpu']}: {m['threads']} threads on {m['cores']} cores, {m['blas']}\n"
+        f"{m['cpu']}: {m['threads']} of {m['cores']} cores in use, {m['blas']}\n"
         f"ceilings: {c.gflops:,.0f} GFLOP/s and {c.bandwidth:,.1f} GB/s on all threads, "
         f"{c.one_thread_gflops:,.0f} GFLOP/s and {c.one_thread_bandwidth:,.1f} GB/s on one"
     )
@@ -34,7 +37,7 @@ def table(results: Results) -> Table:
         collapse_padding=True,
     )
     for number, head in enumerate(heads):
-        made.add_column(head, justify="left" if number < names else "right")
+        made.add_column(head, justify="left" if number < names else "right", no_wrap=number < names)
     for number, row in enumerate(rows):
         new = number + 1 < len(rows) and rows[number + 1][0] != row[0]
         made.add_row(*row, end_section=new)
@@ -48,7 +51,7 @@ def digits(x: float) -> str:
 
 def train_rows(results: Results) -> tuple[list[str], Rows]:
     """A row per config and side."""
-    heads = ["", "side", "predicted ms", "median ms", "best ms", "/ ours", "of limit", "peak MiB", "predicted MiB"]
+    heads = ["", "side", "limit ms", "median ms", "best ms", "/ ours", "of limit", "peak MiB", "needed MiB"]
     rows = []
     for entry in results.entries:
         work = entry.work
@@ -63,7 +66,7 @@ def train_rows(results: Results) -> tuple[list[str], Rows]:
 
 def token_rows(results: Results) -> tuple[list[str], Rows]:
     """A row per shape, batch (in decoding) and side."""
-    heads = ["", "batch", "side", "predicted tokens/s", "median", "best", "time / ours", "of limit", "same tokens"]
+    heads = ["", "batch", "side", "limit tok/s", "median", "best", "time / ours", "of limit", "same tokens"]
     rows = []
     for entry in results.entries:
         work = entry.work
@@ -94,10 +97,46 @@ def op_rows(results: Results) -> tuple[list[str], Rows]:
                 ratios[s.side].append(s.ratio_to(ours))
             cells.append(f"{s.ratio_to(ours):.2f}" if s.seconds else "-")
         assert isinstance(entry.work, OpCall)
-        rows.append([entry.work.name, "backward" if entry.work.backward else "forward", *cells])
+        rows.append([entry.work.name, "bwd" if entry.work.backward else "fwd", *cells])
     means = [f"{geometric_mean(ratios[side]):.2f}" if ratios[side] else "-" for side in sides[1:]]
-    rows.append(["geometric mean", *[""] * (3 + len(sides)), *means])
+    rows.append(["all", "mean", *[""] * (2 + len(sides)), *means])
     return heads, rows
+
+
+def scaling_rows(results: Results) -> tuple[list[str], Rows]:
+    """A row per size of both sweeps, and after each sweep the exponents of the laws that fit."""
+    sides = [s.side for s in results.entries[0].measured]
+    heads = ["", "", "N", "GFLOP", "limit ms", *(f"{side} ms" for side in sides), "of limit"]
+    rows = []
+    for name in (scaling.LENGTH, scaling.DEPTH):
+        sweep = scaling.sweep_of(results, name)
+        for _, entry in sweep:
+            work, limit = entry.work, results.predicted(entry.work)
+            assert isinstance(work, Training)
+            cells = [f"{num_parameters(work.model) / 1e6:.2f}M", digits(work.flops / 1e9), digits(1e3 * limit)]
+            cells += [digits(1e3 * s.median) for s in entry.measured]
+            rows.append([*work.name.split(), *cells, f"{limit / entry.measured[0].median:.0%}"])
+        xs = [x for x, _ in sweep]
+        curves = [[results.predicted(e.work) for _, e in sweep]]
+        curves += [[e.measured[number].median for _, e in sweep] for number in range(len(sides))]
+        law = "power of T" if name == scaling.LENGTH else "power of N"
+        exponents = [f"{scaling.exponent(xs, ys):.2f}" if len(xs) > 1 else "-" for ys in curves]
+        rows.append([name, law, "", "", *exponents, ""])
+    return heads, rows
+
+
+def profile_rows(results: Results) -> tuple[list[str], Rows]:
+    """A row per op: milliseconds and share of the step on each backend, and how many times as fast the last is."""
+    rows, backends = [], []  # type: tuple[Rows, list[str]]
+    for config, found in results.extra["profile"].items():
+        backends = list(found)
+        steps = [breakdown.by_op(seconds) for seconds in found.values()]
+        wholes = [sum(ops.values()) for ops in steps]
+        for op in [*steps[0], WHOLE]:
+            times = [ops.get(op, whole) for ops, whole in zip(steps, wholes)]
+            cells = [text for t, whole in zip(times, wholes) for text in (digits(1e3 * t), f"{t / whole:.1%}")]
+            rows.append([config, op, *cells, f"{times[0] / times[-1]:.1f}"])
+    return ["", "", *(head for name in backends for head in (f"{name} ms", "share")), "times as fast"], rows
 
 
 def _against(entry: Entry, s: Samples, predicted: float) -> list[str]:
@@ -112,27 +151,40 @@ TABLES = {
     "train": (
         2,
         "One training step: forward, backward, clip, AdamW",
-        "predicted time: the FLOPs of all matrix products, of attention's only the causal half, at the measured rate.\n"
-        "predicted memory: weights, gradients, moments, activations; measured: the process with its libraries.",
+        "limit, predicted: the FLOPs of the matrix products (of attention the causal half) at the measured rate.\n"
+        "needed, predicted: weights, gradients, moments, activations.  peak: the whole process with its libraries.",
         train_rows,
     ),
     "decode": (
         3,
         "Decoding: greedy tokens after a prompt, whose own pass is not counted",
-        "predicted: the slower of reading all weights and the cache once a step, and of computing its products.",
+        "limit, predicted: the slower of reading all weights and the cache once a step, and of computing its products.",
         token_rows,
     ),
     "prefill": (
         3,
         "Prefill: one prompt at once",
-        "predicted: the slower of reading all weights once and of computing all products.",
+        "limit, predicted: the slower of reading all weights once and of computing all products.",
         token_rows,
     ),
     "ops": (
         2,
         "The ops alone, on their benchmark inputs",
         "limit: inputs and outputs once at the measured bandwidth, or the FLOPs of linear and attention.  What fits\n"
-        "into a cache can be faster than that.",
+        "into a cache can be faster.  mean: geometric, of the ratios.",
         op_rows,
+    ),
+    "scaling": (
+        2,
+        f"One training step of {scaling.TOKENS:,} tokens",
+        "N: parameters.  limit: the FLOPs of all matrix products at the measured rate.\n"
+        "power: b of the law  time = a x^b  that fits best.",
+        scaling_rows,
+    ),
+    "profile": (
+        2,
+        "Where the time of one training step goes, on one thread",
+        "Forward and backward of an op together; the optimizer as a whole.",
+        profile_rows,
     ),
 }  # names, title, note, rows
