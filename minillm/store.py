@@ -34,7 +34,8 @@ class _Block:
         }  # fmt: skip
 
     def __del__(self) -> None:
-        _give_back(self.memory)
+        if _give_back is not None:  # as it is when the interpreter ends
+            _give_back(self.memory)
 
 
 def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:

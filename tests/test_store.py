@@ -1,6 +1,8 @@
 """The caching allocator: memory comes back when its last view is gone, and never while one is alive."""
 
 import gc
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -111,3 +113,9 @@ def test_many_threads_never_get_the_same_block():
         worker.join()
     assert not errors
     assert store.kept_bytes()[0] == 0
+
+
+def test_arrays_that_outlive_the_module_end_quietly():
+    script = "import numpy as np; from minillm import store; np.kept = [store.empty((300, 100)) for _ in range(3)]"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
