@@ -115,7 +115,20 @@ def test_many_threads_never_get_the_same_block():
     assert store.kept_bytes()[0] == 0
 
 
+OUTLIVED = """
+import numba
+from minillm import store
+
+@numba.njit
+def first(x):
+    return x[0, 0]
+
+kept = [store.empty((300, 100))]
+functions = {"first": lambda: first(kept[0])}
+functions["first"]()  # compiled code keeps its module, and so the array, until the very end
+"""
+
+
 def test_arrays_that_outlive_the_module_end_quietly():
-    script = "import numpy as np; from minillm import store; np.kept = [store.empty((300, 100)) for _ in range(3)]"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", OUTLIVED], capture_output=True, text=True, check=True)
     assert done.stderr == ""
