@@ -95,7 +95,7 @@ def _write_stories(trainer: Trainer) -> tuple[list[str], str]:
 
 def _report_card(trainer: Trainer, judgement: str, seconds: float) -> Table:
     last = trainer.folder.read_metrics()[-1]
-    prediction = estimate(trainer.config.model, trainer.config.batch_size)
+    prediction = estimate(trainer.config.model, trainer.config.batch_size, backend=trainer.config.backend)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     table = Table(title="Report card", show_header=False)
     rows = {

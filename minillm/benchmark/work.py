@@ -56,7 +56,7 @@ class Training:
 
     @property
     def _activations(self) -> int:
-        return activation_numbers(self.model, self.batch, self.model.context_len)
+        return activation_numbers(self.model, self.batch, self.model.context_len, backend="cpu")
 
 
 @dataclass(frozen=True)
