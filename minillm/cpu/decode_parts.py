@@ -6,12 +6,12 @@ there is none.
 
 import numpy as np
 
+from minillm.cpu.dots import few_rows
 from minillm.cpu.gelu import probability
 from minillm.cpu.jit import inline, kernel
 from minillm.cpu.scalar import exp, maximum, sigmoid
 
 ZERO, ONE, NOTHING = np.float32(0), np.float32(1), np.float32(-np.inf)
-BLOCK = 32  # rows of weights that stay in the second-level cache until every row of x has met them
 
 
 @inline
@@ -24,59 +24,11 @@ def share(count, rank, size):
 def multiply(x, vector, places, O, first, last, add, out, shift):
     """out[:, shift + o] (+)= x W[o] + bias[o] for o in [first, last).  x: (B, I), W: (O, I) in `vector`."""
     B, I = x.shape
-    weight = vector[places[0] : places[0] + O * I].reshape(O, I)
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        for b in range(0, B - B % 4, 4):
-            _four_rows(x[b : b + 4], weight, begin, end, add, out[b : b + 4], shift)
-        for b in range(B - B % 4, B):
-            _one_row(x[b], weight, begin, end, add, out[b], shift)
+    few_rows(x, vector[places[0] : places[0] + O * I].reshape(O, I), first, last, add, out[:, shift:])
     if places[1] >= 0:
         for b in range(B):
             for o in range(first, last):
                 out[b, shift + o] += vector[places[1] + o]
-
-
-@kernel
-def _one_row(x, weight, begin, end, add, out, shift):
-    """Weights go by as they lie in memory, so the processor fetches ahead.
-
-    Two rows a turn, one after the other, let the end of one sum overlap with the next: 8% faster than one a turn.  Two
-    rows side by side, which saves loads of x, is half as fast: two streams.
-    """
-    out = out[shift:]
-    for o in range(begin, end - 1, 2):
-        if add:
-            out[o] += _dot(weight[o], x)
-            out[o + 1] += _dot(weight[o + 1], x)
-        else:
-            out[o] = _dot(weight[o], x)
-            out[o + 1] = _dot(weight[o + 1], x)
-    if (end - begin) % 2:
-        out[end - 1] = _dot(weight[end - 1], x) + (out[end - 1] if add else ZERO)
-
-
-@kernel
-def _dot(w, x):
-    total = ZERO
-    for i in range(x.size):
-        total += w[i] * x[i]
-    return total
-
-
-@kernel
-def _four_rows(x, weight, begin, end, add, out, shift):
-    """Each weight that is loaded serves four rows of x, which stay in the first-level cache."""
-    x0, x1, x2, x3 = x[0], x[1], x[2], x[3]
-    for o in range(begin, end):
-        w, s0, s1, s2, s3 = weight[o], ZERO, ZERO, ZERO, ZERO
-        for i in range(w.size):
-            s0 += w[i] * x0[i]
-            s1 += w[i] * x1[i]
-            s2 += w[i] * x2[i]
-            s3 += w[i] * x3[i]
-        for j, s in enumerate((s0, s1, s2, s3)):
-            out[j, shift + o] = s + out[j, shift + o] if add else s
 
 
 @kernel

@@ -6,12 +6,14 @@ The bias is what the product adds to: BLAS reads y anyway, so adding it costs on
 import numpy as np
 
 from minillm import ops, store, threads
+from minillm.cpu.dots import few_rows
 from minillm.cpu.gemm import gemm
 from minillm.cpu.jit import kernel
 from minillm.cpu.rows import PIECES, packed, rows_of, twin
 from minillm.ops.check_inputs import last_axis
 
 ZERO, ONE = np.float32(0), np.float32(1)
+FEW = 8  # rows for which reading the weights is all the work
 # Multiplications a thread should get at least.  BLAS has another way for small products, whose sums come out otherwise
 # in the last bit; among large ones an element has the same bytes however the rest is cut.
 PIECE = 1 << 23
@@ -48,7 +50,8 @@ def linear_backward(dy, saved):
 
 def pieces(M, N, K):
     """How to cut a product (M, K) (K, N) among threads: a list of (top, bottom, left, right), along its longer side."""
-    num = 1 if threads.is_busy() else min(PIECES * threads.num_threads(), M * N * K // PIECE)
+    least = PIECE if M > FEW else PIECE >> 4  # a few rows take as long as their weights
+    num = 1 if threads.is_busy() else min(PIECES * threads.num_threads(), M * N * K // least)
     if num < 2 or threads.num_threads() == 1:
         return [(0, M, 0, N)]
     if M >= N:
@@ -61,6 +64,9 @@ def _forward(top, bottom, left, right, x, weight, bias, y):
     if bias.size:
         for i in range(top, bottom):
             y[i, left:right] = bias[left:right]
+    if len(x) <= FEW:
+        few_rows(x[top:bottom], weight, left, right, bias.size > 0, y[top:bottom])
+        return
     beta = ONE if bias.size else ZERO
     gemm(bottom - top, right - left, x.shape[1], ONE, x[top:], False, weight[left:], True, beta, y[top:, left:])
 
