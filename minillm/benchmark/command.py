@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from minillm import threads
 from minillm.backend import BACKENDS
-from minillm.benchmark import breakdown, roofline, scaling
+from minillm.benchmark import breakdown, dots, roofline, scaling
 from minillm.benchmark.ceilings import measure
 from minillm.benchmark.race import race, workers
 from minillm.benchmark.results import Entry, Results
@@ -199,9 +199,14 @@ class ProfileBench(Settings):
 
 
 Bench = TrainBench | DecodeBench | PrefillBench | OpsBench | ProfileBench
-PICTURES: dict[str, tuple[str, Callable[[Results, Path], None]]] = {
-    "profile": ("profile.png", breakdown.draw), "scaling": ("scaling.png", scaling.draw),
-}  # fmt: skip
+PICTURES: dict[str, list[tuple[str, Callable[[Results, Path], None]]]] = {
+    "train": [("train-roofline.png", roofline.draw)],
+    "scaling": [("scaling.png", scaling.draw)],
+    "decode": [("decode-roofline.png", roofline.draw)],
+    "prefill": [("prefill-roofline.png", roofline.draw)],
+    "ops": [("ops.png", dots.draw), ("ops-roofline.png", roofline.draw)],
+    "profile": [("profile.png", breakdown.draw)],
+}
 
 
 def contest(command: str, groups: Sequence[Sequence[Work]], sides: Sequence[str], repeats: int) -> Results:
@@ -225,13 +230,14 @@ def bench(command: Bench) -> None:
     threads.set_num_threads(command.threads)
     console = Console()
     for results in command.run():
-        name = results.command
-        picture, draw = PICTURES.get(name, (f"{name}-roofline.png", roofline.draw))
-        results.save(command.out / f"{name}.json")
-        draw(results, command.out / picture)
+        results.save(command.out / f"{results.command}.json")
+        written = [f"{results.command}.json"]
+        for picture, draw in PICTURES[results.command]:
+            draw(results, command.out / picture)
+            written.append(picture)
         console.print(table(results))
         console.print(summary(results), *remarks(results), sep="\n", highlight=False)
-        console.print(f"Written: {command.out / name}.json, {command.out / picture}\n", highlight=False)
+        console.print(f"Written to {command.out}: {', '.join(written)}\n", highlight=False)
 
 
 def remarks(results: Results) -> list[str]:
