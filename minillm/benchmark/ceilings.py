@@ -36,26 +36,35 @@ class Ceilings:
         return max(flops / self.gflops, num_bytes / self.bandwidth) / 1e9
 
 
+class Probe:
+    """One large product and one large array for each thread, made once and measured as often as one likes."""
+
+    def __init__(self, size: int = SIZE, array_bytes: int = ARRAY_BYTES) -> None:
+        self.pieces = range(threads.num_threads())
+        self.matrices = [np.full((size, size), 0.5, np.float32) for _ in self.pieces]
+        self.products = [np.empty_like(m) for m in self.matrices]
+        self.arrays = [np.ones(array_bytes // 8, np.int64) for _ in self.pieces]  # one addition for eight bytes read
+
+    def measure(self, repeats: int = REPEATS) -> Ceilings:
+        """Both ceilings, the best of `repeats`; a tenth of a second each."""
+        pieces, flops, num_bytes = self.pieces, 2 * len(self.matrices[0]) ** 3, self.arrays[0].nbytes
+        return Ceilings(
+            gflops=len(pieces) * flops / _best(self._multiply, pieces, repeats) / 1e9,
+            bandwidth=len(pieces) * num_bytes / _best(self._read, pieces, repeats) / 1e9,
+            one_thread_gflops=flops / _best(self._multiply, [0], repeats) / 1e9,
+            one_thread_bandwidth=num_bytes / _best(self._read, [0], repeats) / 1e9,
+        )
+
+    def _multiply(self, piece: int) -> None:
+        np.matmul(self.matrices[piece], self.matrices[piece], out=self.products[piece])
+
+    def _read(self, piece: int) -> None:
+        np.sum(self.arrays[piece])
+
+
 def measure(size: int = SIZE, array_bytes: int = ARRAY_BYTES, repeats: int = REPEATS) -> Ceilings:
-    """Measure both ceilings; about a second.  One large product, or one large array, for each thread."""
-    pieces = range(threads.num_threads())
-    matrices = [np.full((size, size), 0.5, np.float32) for _ in pieces]
-    products = [np.empty_like(m) for m in matrices]
-    arrays = [np.ones(array_bytes // 8, np.int64) for _ in pieces]  # integers: one addition for eight bytes read
-
-    def multiply(piece: int) -> None:
-        np.matmul(matrices[piece], matrices[piece], out=products[piece])
-
-    def read(piece: int) -> None:
-        np.sum(arrays[piece])
-
-    flops, num_bytes = 2 * size**3, arrays[0].nbytes
-    return Ceilings(
-        gflops=len(pieces) * flops / _best(multiply, pieces, repeats) / 1e9,
-        bandwidth=len(pieces) * num_bytes / _best(read, pieces, repeats) / 1e9,
-        one_thread_gflops=flops / _best(multiply, [0], repeats) / 1e9,
-        one_thread_bandwidth=num_bytes / _best(read, [0], repeats) / 1e9,
-    )
+    """Measure both ceilings once; about a second."""
+    return Probe(size, array_bytes).measure(repeats)
 
 
 def _best(work: Callable[[Any], None], pieces: Any, repeats: int) -> float:

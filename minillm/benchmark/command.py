@@ -212,7 +212,7 @@ PICTURES: dict[str, list[tuple[str, Callable[[Results, Path], None]]]] = {
 def contest(command: str, groups: Sequence[Sequence[Work]], sides: Sequence[str], repeats: int) -> Results:
     """Race all sides through every group of works; each group has processes of its own.
 
-    The ceilings are measured before and after each group: the machine may be busy with something else at any moment.
+    The ceilings are measured in every round, and here before and after each group for the highest of all.
     """
     results = Results(command, measure())
     turns = sum(len(works) for works in groups) * len(sides) * repeats
@@ -220,7 +220,7 @@ def contest(command: str, groups: Sequence[Sequence[Work]], sides: Sequence[str]
         for works in groups:
             with workers(sides, threads.num_threads()) as started:
                 for work in works:
-                    results.entries.append(Entry(work, race(work, started, repeats, bar)))
+                    results.entries.append(Entry(work, *race(work, started, repeats, bar)))
             results.ceilings = results.ceilings.best(measure())
     return results
 

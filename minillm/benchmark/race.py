@@ -14,10 +14,12 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+from minillm.benchmark.ceilings import Ceilings
 from minillm.benchmark.work import Work
 
-BURST = 0.05  # seconds: a turn lasts at least about this long, so that the clock and waking up do not count
+BURST = 0.25  # seconds: a turn lasts at least about this long, so that waking up and cold caches do not count
 PAUSE = 0.02  # seconds between turns: some libraries' threads spin a few milliseconds before they sleep
+REFEREE = "ceilings"  # the worker that measures the machine itself, once a round
 SAME = 1e-3  # how far, relatively, the first losses of two sides may differ
 
 
@@ -95,10 +97,10 @@ class Worker:
 
 @contextmanager
 def workers(sides: Sequence[str], num_threads: int) -> Iterator[list[Worker]]:
-    """One worker per side; all are gone at the end, whatever happens."""
+    """One worker per side, and the referee last; all are gone at the end, whatever happens."""
     started: list[Worker] = []
     try:
-        for side in sides:
+        for side in (*sides, REFEREE):
             started.append(Worker(side, num_threads))  # noqa: PERF401  one by one: those before a failure are ended
         yield started
     finally:
@@ -106,14 +108,16 @@ def workers(sides: Sequence[str], num_threads: int) -> Iterator[list[Worker]]:
             worker.kill()
 
 
-def race(work: Work, started: Sequence[Worker], repeats: int, bar: Any) -> list[Samples]:
+def race(work: Work, started: Sequence[Worker], repeats: int, bar: Any) -> tuple[list[Samples], list[Ceilings]]:
     """Every side does `work` once a round; the order turns by one place each round.  `bar` is tqdm's.
 
-    Rounds are numbered alike for all sides, so sample r of one pairs with sample r of another.
+    Rounds are numbered alike for all sides, so sample r of one pairs with sample r of another, and with what the
+    machine could do in that round: other programs come and go.
     """
-    samples = {worker.side: Samples(worker.side) for worker in started}
+    *sides, referee = started
+    samples = {worker.side: Samples(worker.side) for worker in sides}
     times: dict[Worker, int] = {}
-    for worker in started:
+    for worker in sides:
         bar.set_description(f"{work.name}: {worker.side} warms up")
         ready = worker.ask(prepare=asdict(work), kind=type(work).__name__)
         if "skip" in ready:
@@ -122,7 +126,7 @@ def race(work: Work, started: Sequence[Worker], repeats: int, bar: Any) -> list[
             continue
         samples[worker.side].proof = ready["proof"]
         times[worker] = max(1, math.ceil(BURST / max(ready["seconds"], 1e-7)))
-    racing = list(times)
+    racing, rounds = list(times), []  # type: tuple[list[Worker], list[Ceilings]]
     bar.set_description(f"{work.name}: racing")
     for number in range(repeats if racing else 0):
         turn = number % len(racing)
@@ -130,6 +134,8 @@ def race(work: Work, started: Sequence[Worker], repeats: int, bar: Any) -> list[
             time.sleep(PAUSE)
             samples[worker.side].seconds.append(worker.ask(go=times[worker])["seconds"])
             bar.update()
+        time.sleep(PAUSE)
+        rounds.append(Ceilings(**referee.ask(ceilings=True)))
     for worker in racing:
         samples[worker.side].peak_mib = worker.ask(peak=True)["peak_mib"]
-    return list(samples.values())
+    return list(samples.values()), rounds

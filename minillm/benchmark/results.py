@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ class Entry:
 
     work: Work
     samples: list[Samples]
+    rounds: list[Ceilings] = field(default_factory=list)
+    """What the machine could do in each round."""
 
     @property
     def measured(self) -> list[Samples]:
@@ -48,7 +51,17 @@ class Results:
 
     def predicted(self, work: Work) -> float:
         """The least seconds this machine needs for one step of `work`; training is bound by its products alone."""
-        return self.ceilings.seconds(work.flops, 0 if isinstance(work, Training) else work.bytes)
+        return _least(self.ceilings, work)
+
+    def limit(self, entry: Entry) -> float:
+        """The same, for what the machine could do in a typical round: it is not always as fast as at its best."""
+        return median(_least(c, entry.work) for c in entry.rounds) if entry.rounds else self.predicted(entry.work)
+
+    def share(self, entry: Entry, side: Samples) -> float:
+        """Limit / measured, both of the same round; of a typical round."""
+        if not entry.rounds:
+            return self.predicted(entry.work) / side.median
+        return median(_least(c, entry.work) / s for c, s in zip(entry.rounds, side.seconds, strict=True))
 
     def save(self, path: Path) -> None:
         """Write everything as JSON; `load` undoes it."""
@@ -62,7 +75,10 @@ class Results:
         work = entry.work
         prediction = {"flops": work.flops, "bytes": work.bytes, "seconds": self.predicted(work)}
         samples = [asdict(s) | ({"median": s.median, "best": s.best} if s.seconds else {}) for s in entry.samples]
-        return {"kind": type(work).__name__, "work": asdict(work), "predicted": prediction, "samples": samples}
+        return {
+            "kind": type(work).__name__, "work": asdict(work), "predicted": prediction, "samples": samples,
+            "rounds": [asdict(c) for c in entry.rounds],
+        }  # fmt: skip
 
 
 def load(path: Path) -> Results:
@@ -71,9 +87,15 @@ def load(path: Path) -> Results:
     entries = []
     for entry in values["entries"]:
         samples = [{k: v for k, v in s.items() if k not in ("median", "best")} for s in entry["samples"]]
-        entries.append(Entry(from_mapping(KINDS[entry["kind"]], entry["work"]), [Samples(**s) for s in samples]))
+        work: Any = from_mapping(KINDS[entry["kind"]], entry["work"])
+        rounds = [Ceilings(**c) for c in entry["rounds"]]
+        entries.append(Entry(work, [Samples(**s) for s in samples], rounds))
     ceilings = Ceilings(**values["ceilings"])
     return Results(values["command"], ceilings, entries, values["extra"], values["machine"], values["date"])
+
+
+def _least(ceilings: Ceilings, work: Work) -> float:
+    return ceilings.seconds(work.flops, 0 if isinstance(work, Training) else work.bytes)
 
 
 def machine() -> dict[str, Any]:

@@ -56,11 +56,11 @@ def train_rows(results: Results) -> tuple[list[str], Rows]:
     for entry in results.entries:
         work = entry.work
         assert isinstance(work, Training)
-        predicted = results.predicted(work)
+        predicted = results.limit(entry)
         for s in entry.samples:
             times = [digits(1e3 * t) for t in (predicted, s.median, s.best)] if s.seconds else ["skipped", "", ""]
             memory = [digits(s.peak_mib), digits(work.memory / 2**20)] if s.seconds else ["", ""]
-            rows.append([work.name, s.side, *times, *_against(entry, s, predicted), *memory])
+            rows.append([work.name, s.side, *times, *_against(results, entry, s), *memory])
     return heads, rows
 
 
@@ -71,13 +71,13 @@ def token_rows(results: Results) -> tuple[list[str], Rows]:
     for entry in results.entries:
         work = entry.work
         assert not isinstance(work, OpCall)
-        predicted = results.predicted(work)
+        predicted = results.limit(entry)
         batch = str(work.batch) if isinstance(work, Decoding) else "1"
         for s in entry.samples:
             seconds = (predicted, s.median, s.best) if s.seconds else ()
             rates = [digits(work.tokens / t) for t in seconds] or ["skipped", "", ""]
             same = ["yes" if s.agrees_with(entry.samples[0]) else "NO"] if s.seconds else [""]
-            rows.append([work.name, batch, s.side, *rates, *_against(entry, s, predicted), *same])
+            rows.append([work.name, batch, s.side, *rates, *_against(results, entry, s), *same])
     return heads, rows
 
 
@@ -88,10 +88,10 @@ def op_rows(results: Results) -> tuple[list[str], Rows]:
     heads += [f"{side} / {sides[0]}" for side in sides[1:]]
     rows, ratios = [], {side: [] for side in sides[1:]}  # type: tuple[Rows, dict[str, list[float]]]
     for entry in results.entries:
-        ours, predicted = entry.samples[0], results.predicted(entry.work)
+        ours, predicted = entry.samples[0], results.limit(entry)
         cells = [digits(1e6 * predicted)]
         cells += [digits(1e6 * s.median) if s.seconds else "-" for s in entry.samples]
-        cells.append(f"{predicted / ours.median:.0%}")
+        cells.append(f"{results.share(entry, ours):.0%}")
         for s in entry.samples[1:]:
             if s.seconds:
                 ratios[s.side].append(s.ratio_to(ours))
@@ -111,13 +111,13 @@ def scaling_rows(results: Results) -> tuple[list[str], Rows]:
     for name in (scaling.LENGTH, scaling.DEPTH):
         sweep = scaling.sweep_of(results, name)
         for _, entry in sweep:
-            work, limit = entry.work, results.predicted(entry.work)
+            work, limit = entry.work, results.limit(entry)
             assert isinstance(work, Training)
             cells = [f"{num_parameters(work.model) / 1e6:.2f}M", digits(work.flops / 1e9), digits(1e3 * limit)]
             cells += [digits(1e3 * s.median) for s in entry.measured]
-            rows.append([*work.name.split(), *cells, f"{limit / entry.measured[0].median:.0%}"])
+            rows.append([*work.name.split(), *cells, f"{results.share(entry, entry.measured[0]):.0%}"])
         xs = [x for x, _ in sweep]
-        curves = [[results.predicted(e.work) for _, e in sweep]]
+        curves = [[results.limit(e) for _, e in sweep]]
         curves += [[e.measured[number].median for _, e in sweep] for number in range(len(sides))]
         law = "power of T" if name == scaling.LENGTH else "power of N"
         exponents = [f"{scaling.exponent(xs, ys):.2f}" if len(xs) > 1 else "-" for ys in curves]
@@ -139,20 +139,20 @@ def profile_rows(results: Results) -> tuple[list[str], Rows]:
     return ["", "", *(head for name in backends for head in (f"{name} ms", "share")), "times as fast"], rows
 
 
-def _against(entry: Entry, s: Samples, predicted: float) -> list[str]:
+def _against(results: Results, entry: Entry, s: Samples) -> list[str]:
     """The ratio to our time, and the share of what the machine can do."""
     if not s.seconds:
         return ["", ""]
     ours = entry.samples[0]
-    return [f"{s.ratio_to(ours):.2f}" if ours.seconds else "", f"{predicted / s.median:.0%}"]
+    return [f"{s.ratio_to(ours):.2f}" if ours.seconds else "", f"{results.share(entry, s):.0%}"]
 
 
 TABLES = {
     "train": (
         2,
         "One training step: forward, backward, clip, AdamW",
-        "limit, predicted: the FLOPs of the matrix products (of attention the causal half) at the measured rate.\n"
-        "needed, predicted: weights, gradients, moments, activations.  peak: the whole process with its libraries.",
+        "limit, predicted: the FLOPs of the matrix products (of attention the causal half) at the rate measured in\n"
+        "the same round.  needed, predicted: weights, gradients, moments, activations.  peak: the whole process.",
         train_rows,
     ),
     "decode": (

@@ -5,6 +5,7 @@ JSON on stdin, where an idle worker sleeps; each gets one line back.
 
     {"prepare": {...}, "kind": "Training"}   make the work's runner and warm it up; answers its proof and seconds a step
     {"go": 3}                                do it 3 times; answers the mean seconds
+    {"ceilings": true}                       answers what the machine can do at this moment
     {"peak": true}                           answers the most memory this process ever held, in MiB
 
 What a side cannot do it answers with {"skip": reason}.  Any other failure ends the process with a traceback on stderr.
@@ -16,11 +17,13 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from minillm import threads
 from minillm.backend import BACKENDS
+from minillm.benchmark.ceilings import Probe
 from minillm.benchmark.work import KINDS, Unavailable
 from minillm.settings import from_mapping
 
@@ -82,13 +85,16 @@ def main(side: str, num_threads: int) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
     threads.set_num_threads(num_threads)
-    performer = Performer(side)
+    performer, probe = Performer(side), None
     for line in sys.stdin:
         order = json.loads(line)
         if "prepare" in order:
             answer = performer.prepare(order["kind"], order["prepare"])
         elif "go" in order:
             answer = performer.go(order["go"])
+        elif "ceilings" in order:
+            probe = Probe() if probe is None else probe
+            answer = asdict(probe.measure(repeats=1))
         else:
             answer = {"peak_mib": peak_mib()}
         print(json.dumps(answer), file=answers)

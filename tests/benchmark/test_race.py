@@ -8,6 +8,7 @@ import pytest
 from tqdm import tqdm
 
 from minillm.backend import BACKENDS
+from minillm.benchmark.ceilings import Ceilings
 from minillm.benchmark.race import Samples, Worker, race, workers
 from minillm.benchmark.work import COMPILED, EAGER, Decoding, OpCall, Prefill, Training
 from minillm.config import ModelConfig
@@ -51,7 +52,9 @@ def test_every_backend_does_the_same_work(bar):
     sides = list(BACKENDS)
     with workers(sides, 2) as started:
         for work in WORKS:
-            check(race(work, started, 2, bar), 2, sides)
+            found, rounds = race(work, started, 2, bar)
+            check(found, 2, sides)
+            assert len(rounds) == 2 and all(min(vars(c).values()) > 0 for c in rounds)
         processes = [worker.process for worker in started]
     assert all(process.poll() is not None for process in processes)
 
@@ -68,17 +71,18 @@ def with_peers(tmp_path_factory):
 
 def test_the_peer_does_the_same_work(with_peers, bar):
     for work in WORKS:
-        check(race(work, with_peers[:2], 1, bar), 1, ["numpy", EAGER])
+        check(race(work, [*with_peers[:2], with_peers[-1]], 1, bar)[0], 1, ["numpy", EAGER])
 
 
 def test_a_side_that_cannot_is_left_out_and_says_why(with_peers, bar):
-    ours, peer = race(OpCall("dropout", backward=False), with_peers[:2], 2, bar)
+    ours, peer = race(OpCall("dropout", backward=False), [*with_peers[:2], with_peers[-1]], 2, bar)[0]
     assert len(ours.seconds) == 2
     assert peer.seconds == [] and "torch has no dropout" in peer.skipped
 
 
 def test_without_a_compiler_the_compiled_peer_is_left_out(with_peers, bar):
-    (peer,) = race(WORKS[0], with_peers[2:], 2, bar)
+    ((peer,), rounds) = race(WORKS[0], with_peers[2:], 2, bar)
+    assert rounds == []
     assert "needs a C++ compiler" in peer.skipped
 
 
@@ -91,7 +95,7 @@ def test_a_worker_that_dies_shows_its_last_words(bar):
 
 
 def test_a_worker_that_died_before_it_was_asked_is_noticed():
-    with workers(["numpy"], 1) as (worker,):
+    with workers(["numpy"], 1) as (worker, _):
         worker.process.kill()
         worker.process.wait()
         with pytest.raises(RuntimeError, match="ended with code -9"):
@@ -108,12 +112,12 @@ def test_ctrl_c_ends_all_workers():
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert len(seen) == 2 and not any(is_alive(process_id) for process_id in seen)
+    assert len(seen) == 3 and not any(is_alive(process_id) for process_id in seen)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's table of processes")
 def test_an_idle_worker_sleeps():
-    with workers(["numpy"], 1) as (worker,):
+    with workers(["numpy"], 1) as (worker, _):
         worker.ask(peak=True)
         before = cpu_seconds(worker)
         time.sleep(0.3)
@@ -138,12 +142,16 @@ def test_the_order_turns_each_round(bar):
             if "go" in message:
                 order.append((self.side, message["go"]))
                 return {"seconds": 0.02}
+            if "ceilings" in message:
+                order.append((self.side, 0))
+                return vars(Ceilings(4, 3, 2, 1))
             return {"peak_mib": 1.0}
 
-    found = race(WORKS[0], [Told("a"), Told("b"), Told("c")], 3, bar)
-    assert [side for side, _ in order] == list("abc" + "bca" + "cab")
-    assert {times for _, times in order} == {3}, "a turn of 20 ms steps is three of them, at least 50 ms"
+    found, rounds = race(WORKS[0], [Told(side) for side in "abcR"], 3, bar)
+    assert [side for side, _ in order] == list("abcR" + "bcaR" + "cabR")
+    assert {times for side, times in order if side != "R"} == {13}, "steps of 20 ms until a turn lasts 250 ms"
     assert [len(s.seconds) for s in found] == [3, 3, 3]
+    assert rounds == [Ceilings(4, 3, 2, 1)] * 3
 
 
 def test_samples_are_compared_round_by_round():

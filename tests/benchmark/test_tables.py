@@ -143,3 +143,14 @@ def test_points_lie_at_their_intensity(decoding):
 def test_a_side_looks_the_same_in_every_picture():
     assert roofline.marks_of(["cpu", EAGER])[EAGER] == roofline.marks_of(["cpu", "numpy", EAGER])[EAGER]
     assert len(set(roofline.marks_of(["cpu", "numpy", EAGER, COMPILED]).values())) == 4
+
+
+def test_the_share_of_the_limit_is_taken_round_by_round(training):
+    entry = training.entries[0]
+    side = Samples("cpu", [1.0, 4.0, 2.0])
+    work = entry.work
+    fast, slow = Ceilings(work.flops / 0.5e9, 1, 1, 1), Ceilings(work.flops / 2e9, 1, 1, 1)
+    paired = Entry(work, [side], [fast, slow, Ceilings(work.flops / 1e9, 1, 1, 1)])
+    assert training.share(paired, side) == pytest.approx(0.5), "the machine was slow in the round in which we were"
+    assert training.limit(paired) == pytest.approx(1.0)
+    assert training.share(Entry(work, [side]), side) == pytest.approx(training.predicted(work) / 2)
