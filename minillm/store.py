@@ -8,17 +8,29 @@ it is gone, wherever that happens.
 
 import math
 import threading
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 SMALLEST = 1 << 16  # bytes; below, the C library's own free lists do the same
+FLOAT32 = np.dtype(np.float32).str
 ALIGN = 64  # bytes: a cache line, and the widest vector register
 SLACK = 1.25  # memory kept, in use and free together, relative to the most that was ever in use
 
 _lock = threading.RLock()  # reentrant: an array may be dropped, by the collector, while its thread is in here
-_free: dict[int, list[np.ndarray]] = {}
+_free: dict[int, list["_Memory"]] = {}
 _used_bytes = _free_bytes = _peak_bytes = 0
+
+
+class _Memory:
+    """Bytes from the system, and where the first aligned one is."""
+
+    __slots__ = ("data", "raw", "size")
+
+    def __init__(self, size: int) -> None:
+        self.raw, self.size = np.empty(size, np.uint8), size
+        self.data = (-(-self.raw.ctypes.data // ALIGN) * ALIGN, False)  # as __array_interface__ wants it
 
 
 class _Block:
@@ -26,12 +38,9 @@ class _Block:
 
     __slots__ = ("__array_interface__", "memory")
 
-    def __init__(self, memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def __init__(self, memory: _Memory, shape: tuple[int, ...], typestr: str) -> None:
         self.memory = memory
-        address = -(-memory.ctypes.data // ALIGN) * ALIGN
-        self.__array_interface__ = {
-            "data": (address, False), "shape": shape, "typestr": dtype.str, "version": 3,
-        }  # fmt: skip
+        self.__array_interface__ = {"data": memory.data, "shape": shape, "typestr": typestr, "version": 3}
 
     def __del__(self) -> None:
         if _give_back is not None:  # as it is when the interpreter ends
@@ -40,13 +49,13 @@ class _Block:
 
 def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
     """As np.empty: an uninitialised array of that shape, its memory aligned to 64 bytes."""
-    dtype = np.dtype(dtype)
-    num_bytes = math.prod(shape) * dtype.itemsize
+    itemsize, typestr = (4, FLOAT32) if dtype is np.float32 else (np.dtype(dtype).itemsize, np.dtype(dtype).str)
+    num_bytes = math.prod(shape) * itemsize
     if num_bytes < SMALLEST:
         memory = np.empty(num_bytes + ALIGN, np.uint8)
         start = -memory.ctypes.data % ALIGN
         return memory[start : start + num_bytes].view(dtype).reshape(shape)
-    return np.asarray(_Block(_take(size_class(num_bytes)), shape, dtype))
+    return np.asarray(_Block(_take(size_class(num_bytes)), shape, typestr))
 
 
 def zeros(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
@@ -56,6 +65,7 @@ def zeros(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
     return x
 
 
+@lru_cache(maxsize=4096)
 def size_class(num_bytes: int) -> int:
     """The block that serves `num_bytes`: rounded up so that one size serves its neighbours, wasting at most 1/8."""
     step = 1 << max(0, num_bytes.bit_length() - 4)
@@ -80,7 +90,7 @@ def clear() -> None:
         _free_bytes, _peak_bytes = 0, _used_bytes
 
 
-def _take(size: int) -> np.ndarray:
+def _take(size: int) -> _Memory:
     global _used_bytes, _free_bytes, _peak_bytes
     with _lock:
         _used_bytes += size
@@ -90,10 +100,10 @@ def _take(size: int) -> np.ndarray:
             _free_bytes -= size
             return blocks.pop()
         _shrink(int(SLACK * _peak_bytes) - _used_bytes)
-    return np.empty(size, np.uint8)
+    return _Memory(size)
 
 
-def _give_back(memory: np.ndarray) -> None:
+def _give_back(memory: _Memory) -> None:
     global _used_bytes, _free_bytes
     with _lock:
         _used_bytes -= memory.size

@@ -7,6 +7,7 @@ the optimizer, the gradient norm and the checkpoint work on the vector or its sl
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,18 @@ def map(function: Callable[[Any], Any], tree: Any) -> Any:
 
 def add_into(total: Any, part: Any, add_leaf: Callable[[Any, Any], None]) -> None:
     """total += part, leaf by leaf and in place.  Two names of one array in `total` receive both their parts."""
-    for (name, a), (other, b) in zip(walk(total), walk(part), strict=True):
-        assert name == other and a.shape == b.shape, f"trees differ: {name} {a.shape} and {other} {b.shape}"
-        add_leaf(a, b)
+    if isinstance(total, dict):
+        assert total.keys() == part.keys(), f"trees differ: {list(total)} and {list(part)}"
+        for key, child in total.items():
+            add_into(child, part[key], add_leaf)
+    elif isinstance(total, list):
+        assert len(total) == len(part), f"trees differ: {len(total)} and {len(part)} children"
+        for child, other in zip(total, part):
+            add_into(child, other, add_leaf)
+    elif total is not None or part is not None:
+        assert total is not None and part is not None, "trees differ: one has an array that the other has not"
+        assert total.shape == part.shape, f"trees differ: arrays of {total.shape} and {part.shape}"
+        add_leaf(total, part)
 
 
 @dataclass(frozen=True)
@@ -65,13 +75,18 @@ class Packed:
     def zeros_like(self) -> "Packed":
         """The same names and places over a new vector of zeros; what is tied stays tied."""
         vector = store.zeros(self.vector.shape, self.vector.dtype)
+        return Packed(vector, map(lambda place: vector[place[0]].reshape(place[1]), self._places), self.slots)
+
+    @cached_property
+    def _places(self) -> Tree:
+        """Where each array lies, two names of one array in the same place: (slice of the vector, shape)."""
         start = self.vector.__array_interface__["data"][0]
 
-        def view(leaf: np.ndarray) -> np.ndarray:
+        def place(leaf: np.ndarray) -> tuple[slice, tuple[int, ...]]:
             offset = (leaf.__array_interface__["data"][0] - start) // self.vector.itemsize
-            return vector[offset : offset + leaf.size].reshape(leaf.shape)
+            return slice(offset, offset + leaf.size), leaf.shape
 
-        return Packed(vector, map(view, self.tree), self.slots)
+        return map(place, self.tree)
 
     def named(self) -> dict[str, np.ndarray]:
         """Each array once, by its first name."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from minillm import threads
 
+FLOAT32 = np.dtype(np.float32)
 GROUP = 128  # rows summed together before groups are
 CHUNK = 4096  # elements of a flat array worked on together
 WORTH = 1 << 18  # elements below which waking another thread costs more than it brings
@@ -29,7 +30,7 @@ def twin(reference: Callable) -> Callable:
         @wraps(reference)
         def op(*args: Any, **options: Any) -> Any:
             for x in args:
-                if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.dtype != np.float32:
+                if type(x) is np.ndarray and x.dtype is not FLOAT32 and x.dtype.kind == "f" and x.dtype != FLOAT32:
                     return reference(*args, **options)
             return function(*args, **options)
 
