@@ -244,8 +244,7 @@ def remarks(results: Results) -> list[str]:
     """What a reader must know: a busy machine, who did not take part, and who did not compute what we did."""
     found, c = [], results.ceilings
     if results.machine["threads"] > 1 and c.gflops < 1.25 * c.one_thread_gflops:
-        found.append("All threads together are hardly faster than one: something else keeps this machine busy, and no")
-        found[-1] += " time here can be trusted."
+        found.append("All threads together multiply hardly faster than one: is something else running here?")
     for entry in results.entries:
         for s in entry.samples if not isinstance(entry.work, OpCall) else []:
             if s.skipped:

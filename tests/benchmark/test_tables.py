@@ -88,6 +88,13 @@ def test_another_result_is_reported(decoding):
     assert "another result" in "\n".join(remarks(decoding))
 
 
+def test_a_busy_machine_is_reported(training):
+    training.machine["threads"] = 2
+    assert not any("something else" in remark for remark in remarks(training))
+    training.ceilings = Ceilings(55.0, 10.0, 50.0, 8.0)
+    assert "is something else running here?" in remarks(training)[0]
+
+
 def test_ops_end_with_the_geometric_mean_of_the_ratios(ops):
     heads, rows = op_rows(ops)
     assert heads[-1] == f"{EAGER} / cpu"
