@@ -7,7 +7,7 @@ from tqdm import tqdm
 
 from minillm import cli, threads
 from minillm.backend import BACKENDS
-from minillm.benchmark import breakdown, command
+from minillm.benchmark import breakdown, command, race
 from minillm.benchmark.ceilings import Ceilings
 from minillm.benchmark.results import load
 from minillm.benchmark.work import COMPILED, EAGER, Training
@@ -18,8 +18,9 @@ TINY = ModelConfig("gpt2", vocab_size=31, context_len=8, num_layers=1, num_heads
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A tiny config A, and ceilings that need no measuring."""
+    """A tiny config A, turns of a single step, and ceilings that need no measuring."""
     monkeypatch.setitem(command.TRAINING, "A", Training("A", TINY, batch=4, micro=2))
+    monkeypatch.setattr(race, "BURST", 0)
     monkeypatch.setattr(command, "measure", lambda: Ceilings(100.0, 10.0, 50.0, 8.0))
     before = threads.num_threads()
     yield
