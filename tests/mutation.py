@@ -2,6 +2,7 @@
 
     python tests/mutation.py                    # 120 mutants, a few in each file; a few minutes on one core
     python tests/mutation.py --file softmax     # every mutant of the files whose name contains `softmax`
+    python tests/mutation.py --part cpu         # of the numba twins, which are compiled anew for every mutant: slow
 
 Each mutant is written into a copy of the tree, and the tests of its part run there until the first one fails.  A mutant
 that no test notices is a hole in the tests, code that could be deleted, or equal to the original for a reason that
@@ -28,7 +29,8 @@ ROOT = Path(__file__).parents[1]
 NOT_MUTATED = ("__init__.py", "cases.py", "check.py")  # `check` and its `cases` are tests: tests/ops/test_check.py
 PASS_MARK = 95  # per cent
 TIMEOUT = 120  # seconds; the slowest unchanged run takes about 10
-PARTS = {"ops": ("ops", "model"), "model": ("model",)}  # whose tests judge a mutant of which part
+PARTS = {"ops": ("ops", "model"), "model": ("model",), "cpu": ("cpu",)}  # whose tests judge a mutant of which part
+QUICK = ("ops", "model")
 # reads the source text and so "catches" every change of it, equivalent ones too
 READS_SOURCE = "tests/model/test_opaque.py::test_an_operation_past_the_ops_is_noticed"
 
@@ -102,9 +104,9 @@ def judge(folder, part):
     return None
 
 
-def check_the_method(folder):
+def check_the_method(folder, parts):
     """The unchanged copy passes, and a change in the copy is what the tests see (the package is installed too)."""
-    for part in PARTS:
+    for part in parts:
         if failure := judge(folder, part):
             sys.exit(f"the tests must pass before anything is changed: {failure}")
         target = folder / "minillm" / part / "__init__.py"
@@ -115,11 +117,11 @@ def check_the_method(folder):
         target.write_text(text, encoding="utf-8")
 
 
-def run(mutants):
+def run(mutants, parts):
     """(mutant, outcome) for each, as soon as it is known."""
     folder = copy_tree()
     try:
-        check_the_method(folder)
+        check_the_method(folder, parts)
         for mutant in tqdm(mutants, unit="mutant", disable=None):
             target = folder / "minillm" / mutant.file
             original = target.read_text(encoding="utf-8")
@@ -141,16 +143,18 @@ def main():
     parser.add_argument("--num", type=int, default=120, help="how many mutants to draw; 0: every one")
     parser.add_argument("--seed", type=int, default=0, help="chooses them")
     parser.add_argument("--file", help="instead: every mutant of the files whose name contains this")
+    parser.add_argument("--part", choices=PARTS, help="only this part; without it: " + " and ".join(QUICK))
     options = parser.parse_args()
-    paths = [p for part in PARTS for p in sorted((ROOT / "minillm" / part).glob("*.py")) if p.name not in NOT_MUTATED]
+    parts = (options.part,) if options.part else QUICK
+    paths = [p for part in parts for p in sorted((ROOT / "minillm" / part).glob("*.py")) if p.name not in NOT_MUTATED]
     pools = [mutants_of(p) for p in paths if (options.file or "") in p.name]
     everything = [mutant for pool in pools for mutant in pool]
     stale = set(EXPLAINED) - {(m.file, m.change) for m in everything}
-    if stale and not options.file:
+    if stale and not options.file and not options.part:
         sys.exit("\n".join(["delete from EXPLAINED what is no longer there:", *map(": ".join, sorted(stale))]))
     chosen = everything if options.file or not options.num else sample(pools, options.num, options.seed)
     began, counts = time.monotonic(), {}
-    for mutant, outcome in run(sorted(chosen)):
+    for mutant, outcome in run(sorted(chosen), parts):
         counts.setdefault(mutant.file, Counter())[outcome] += 1
     total = sum(counts.values(), Counter())
     print(f"\n{'file':36}{'caught':>9}{'explained':>11}{'survived':>10}")

@@ -68,8 +68,9 @@ def _forward(start, stop, q, k, v, segments, scale, y, largest, total):
             num = min(QUERIES, T - first)
             largest[b, h, first : first + num] = NOTHING
             total[b, h, first : first + num] = ZERO
-            y[b, first : first + num, h] = ZERO
             end = min(first + num + S - T, S)  # keys that the last of these queries sees
+            if end <= 0:
+                y[b, first : first + num, h] = ZERO
             for left in range(0, end, KEYS):
                 width = min(KEYS, end - left)
                 gemm(num, width, D, scale, q[b, first:, h], False, k[b, left:, g], True, ZERO, scores)
@@ -93,7 +94,8 @@ def _forward(start, stop, q, k, v, segments, scale, y, largest, total):
                     if left:
                         for d in range(D):
                             y[b, t, h, d] *= shrink
-                gemm(num, D, width, ONE, scores, False, v[b, left:, g], False, ONE, y[b, first:, h])
+                beta = ONE if left else ZERO
+                gemm(num, D, width, ONE, scores, False, v[b, left:, g], False, beta, y[b, first:, h])
             for t in range(first, first + num):
                 if total[b, h, t] == ZERO:
                     largest[b, h, t], total[b, h, t] = ZERO, ONE
@@ -114,8 +116,9 @@ def _backward(start, stop, dy, q, k, v, segments, y, largest, total, scale, dq, 
         for h in range(g * (H // G), (g + 1) * (H // G)):
             for first in range(0, T, QUERIES):
                 num = min(QUERIES, T - first)
-                dq[b, first : first + num, h] = ZERO
                 end = min(first + num + S - T, S)
+                if end <= 0:
+                    dq[b, first : first + num, h] = ZERO
                 for left in range(0, end, KEYS):
                     width = min(KEYS, end - left)
                     gemm(num, width, D, scale, q[b, first:, h], False, k[b, left:, g], True, ZERO, probs)
@@ -136,7 +139,8 @@ def _backward(start, stop, dy, q, k, v, segments, y, largest, total, scale, dq, 
                         row[seen:width], drow[seen:width] = ZERO, ZERO
                     gemm(width, D, num, ONE, probs, True, dy[b, first:, h], False, ONE, dv[b, left:, g])
                     gemm(width, D, num, ONE, dscores, True, q[b, first:, h], False, ONE, dk[b, left:, g])
-                    gemm(num, D, width, ONE, dscores, False, k[b, left:, g], False, ONE, dq[b, first:, h])
+                    beta = ONE if left else ZERO
+                    gemm(num, D, width, ONE, dscores, False, k[b, left:, g], False, beta, dq[b, first:, h])
 
 
 @kernel
