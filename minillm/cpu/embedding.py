@@ -28,13 +28,15 @@ def embedding_backward(dy, saved):
 @kernel
 def _gather(start, stop, ids, table, y):
     for i in range(start, stop):
-        for j in range(table.shape[1]):
-            y[i, j] = table[ids[i], j]
+        row, into = table[ids[i]], y[i]
+        for j in range(row.size):
+            into[j] = row[j]
 
 
 @kernel
 def _add_rows(start, stop, ids, dy, dtable):
     first, last = start * STRIP, min(stop * STRIP, dtable.shape[1])
     for i in range(ids.size):
-        for j in range(first, last):
-            dtable[ids[i], j] += dy[i, j]
+        row, part = dtable[ids[i], first:last], dy[i, first:last]
+        for j in range(row.size):
+            row[j] += part[j]

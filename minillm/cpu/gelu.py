@@ -1,13 +1,11 @@
 """Gaussian error linear unit: see minillm/ops/gelu.py.  One pass; the backward computes the tanh again."""
 
-import math
-
 import numpy as np
 
 from minillm import ops, store
 from minillm.cpu.jit import inline, kernel
 from minillm.cpu.rows import CHUNK, num_chunks, packed, spread, twin
-from minillm.cpu.scalar import sigmoid
+from minillm.cpu.scalar import erf, exp, sigmoid
 from minillm.ops.gelu import CUBIC, INV_SQRT_2PI, SQRT_2_OVER_PI, SQRT_HALF
 
 F = np.float32
@@ -68,12 +66,14 @@ def _tanh_backward(start, stop, dy, x, dx):
 
 @kernel
 def _erf_forward(start, stop, x, y):
-    for i in range(start * CHUNK, min(stop * CHUNK, y.size)):
-        y[i] = x[i] * (HALF * (ONE + F(math.erf(x[i] * ROOT_HALF))))
+    x, y = x[start * CHUNK : stop * CHUNK], y[start * CHUNK : stop * CHUNK]
+    for i in range(y.size):
+        y[i] = x[i] * (HALF * (ONE + erf(x[i] * ROOT_HALF)))
 
 
 @kernel
 def _erf_backward(start, stop, dy, x, dx):
-    for i in range(start * CHUNK, min(stop * CHUNK, dx.size)):
-        below = HALF * (ONE + F(math.erf(x[i] * ROOT_HALF)))
-        dx[i] = dy[i] * (below + x[i] * DENSITY * F(math.exp(-HALF * x[i] * x[i])))
+    dy, x, dx = dy[start * CHUNK : stop * CHUNK], x[start * CHUNK : stop * CHUNK], dx[start * CHUNK : stop * CHUNK]
+    for i in range(dx.size):
+        below = HALF * (ONE + erf(x[i] * ROOT_HALF))
+        dx[i] = dy[i] * (below + x[i] * DENSITY * exp(-HALF * x[i] * x[i]))

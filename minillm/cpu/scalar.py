@@ -18,6 +18,8 @@ LN2_HIGH, LN2_LOW = F(0.693359375), F(-2.12194440e-4)  # their sum is ln 2; n * 
 # exp(r) - 1 - r = r^2 (P5 + P4 r + ... + P0 r^5) to 1e-8 for |r| <= ln(2)/2: the coefficients of Cephes (Moshier 1989)
 P0, P1, P2 = F(1.9875691500e-4), F(1.3981999507e-3), F(8.3334519073e-3)
 P3, P4, P5 = F(4.1665795894e-2), F(1.6666665459e-1), F(5.0000001201e-1)
+A0, A1, A2 = F(0.254829592), F(-0.284496736), F(1.421413741)
+A3, A4, A5 = F(-1.453152027), F(1.061405429), F(0.3275911)
 BIAS, HALF, ONE = np.int32(127), np.int32(1), F(1)  # of a float32's exponent field
 
 
@@ -62,6 +64,18 @@ def exp(x):
 def sigmoid(x):
     """1 / (1 + e^-x)."""
     return ONE / (ONE + exp(-x))
+
+
+@inline
+def erf(x):
+    """The error function, within 2e-7: 1 - (A0 t + ... + A4 t^5) e^(-x^2),  t = 1 / (1 + A5 |x|).
+
+    Formula 7.1.26 of Abramowitz & Stegun (1964).
+    """
+    t = ONE / (ONE + A5 * abs(x))
+    p = ((((A4 * t + A3) * t + A2) * t + A1) * t + A0) * t
+    y = ONE - p * exp(-x * x)
+    return -y if x < F(0) else y
 
 
 @exact

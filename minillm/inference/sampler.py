@@ -14,18 +14,24 @@ def distribution(logits: np.ndarray, seen: list[int], config: SamplingConfig) ->
 
     logits: (V,), seen: ids already in the text.  Temperature 0 puts all mass on the best token, the lowest id in a tie.
     """
-    z = logits.astype(np.float64)
-    if not np.isfinite(z.max()):  # NaN anywhere makes the maximum NaN
-        raise ValueError("logits hold NaN or infinity: the weights are damaged or training diverged")
-    if config.repetition_penalty != 1 and seen:
-        ids = np.unique(seen)  # once per token, however often it occurs
-        z[ids] = np.where(z[ids] > 0, z[ids] / config.repetition_penalty, z[ids] * config.repetition_penalty)
+    z = penalised(logits, seen, config).astype(np.float64)
     z -= z.max()
     if config.temperature == 0:
         return np.eye(1, len(z), int(np.argmax(z)))[0]
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
         p = np.exp(z / config.temperature)
     return truncate(p / p.sum(), config)
+
+
+def penalised(logits: np.ndarray, seen: list[int], config: SamplingConfig) -> np.ndarray:
+    """The logits after the repetition penalty.  ValueError if they are not finite at their best."""
+    if not np.isfinite(logits.max()):  # NaN anywhere makes the maximum NaN
+        raise ValueError("logits hold NaN or infinity: the weights are damaged or training diverged")
+    if config.repetition_penalty == 1 or not seen:
+        return logits
+    z, ids = logits.astype(np.float64), np.unique(seen)  # once per token, however often it occurs
+    z[ids] = np.where(z[ids] > 0, z[ids] / config.repetition_penalty, z[ids] * config.repetition_penalty)
+    return z
 
 
 def truncate(p: np.ndarray, config: SamplingConfig) -> np.ndarray:
@@ -51,5 +57,6 @@ def draw(p: np.ndarray, u: float) -> int:
 
 def sample(logits: np.ndarray, seen: list[int], config: SamplingConfig, generator: np.random.Generator) -> int:
     """The next token.  Greedy sampling draws nothing from the generator."""
-    p = distribution(logits, seen, config)
-    return int(np.argmax(p)) if config.temperature == 0 else draw(p, generator.random())
+    if config.temperature == 0:
+        return int(np.argmax(penalised(logits, seen, config)))
+    return draw(distribution(logits, seen, config), generator.random())
