@@ -18,6 +18,7 @@ from minillm.cpu.scalar import exp, maximum
 from minillm.ops.attention import check_inputs
 
 QUERIES, KEYS = 64, 256  # a block of scores: 64 KiB, and as much again in the backward
+WORK = 4  # a score costs about as much as this many elements of a simple op
 ZERO, ONE, NOTHING = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 
@@ -41,7 +42,7 @@ def attention_forward(q, k, v, segments=None):
     segments = np.empty((0, 0), np.int64) if segments is None else packed(segments.astype(np.int64, copy=False))
     y = store.empty(q.shape)
     largest, total = np.empty((2, B, H, T), np.float32)
-    spread(_forward, B * H, T * min(S, KEYS), q, k, v, segments, np.float32(D**-0.5), y, largest, total)
+    spread(_forward, B * H, WORK * T * S, q, k, v, segments, np.float32(D**-0.5), y, largest, total)
     return y, AttentionSaved(q, k, v, segments, y, largest, total)
 
 
@@ -51,7 +52,7 @@ def attention_backward(dy, saved):
     dq, dk, dv = store.empty(q.shape), store.empty(k.shape), store.empty(v.shape)
     B, S, G, _ = k.shape
     scale = np.float32(q.shape[3] ** -0.5)
-    spread(_backward, B * G, S * q.shape[1], packed(dy), *saved, scale, dq, dk, dv)
+    spread(_backward, B * G, 2 * WORK * S * q.shape[1], packed(dy), *saved, scale, dq, dk, dv)
     return dq, dk, dv
 
 
