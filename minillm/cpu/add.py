@@ -4,7 +4,7 @@ import numpy as np
 
 from minillm import ops, store
 from minillm.cpu.jit import kernel
-from minillm.cpu.rows import rows_of, spread, twin
+from minillm.cpu.rows import CHUNK, num_chunks, packed, spread, twin
 from minillm.ops.check_inputs import same_shape
 
 
@@ -27,15 +27,14 @@ def add_backward(dy, saved):
 @twin(ops.add_into)
 def add_into(total, part):
     same_shape("add_into", total=total, part=part)
-    if total.ndim < 2 or not total.flags.c_contiguous:
+    if not total.flags.c_contiguous:
         np.add(total, part, out=total)
         return
-    total, part = total.reshape(-1, total.shape[-1]), rows_of(part)
-    spread(_add_rows_into, len(total), total.shape[1], total, part)
+    spread(_add_into, num_chunks(total.size), CHUNK, total.reshape(-1), packed(part).reshape(-1))
 
 
 @kernel
-def _add_rows_into(start, stop, total, part):
-    for i in range(start, stop):
-        for j in range(total.shape[1]):
-            total[i, j] += part[i, j]
+def _add_into(start, stop, total, part):
+    total, part = total[start * CHUNK : stop * CHUNK], part[start * CHUNK : stop * CHUNK]
+    for i in range(total.size):
+        total[i] += part[i]

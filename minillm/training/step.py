@@ -24,14 +24,16 @@ def mean_gradient(model: Model, batches: Sequence[Any], grads: Packed, objective
     config = model.config
 
     def work(number: int) -> tuple[float, Packed]:
+        into = model.weights.zeros_like() if number else grads
         dropout = Dropout(config.dropout, seed, step * len(batches) + number) if config.dropout else None
-        return _gradient(model, batches[number], objective, 1 / count, dropout=dropout, recompute=recompute)
+        return _gradient(model, batches[number], objective, 1 / count, into, dropout=dropout, recompute=recompute), into
 
     grads.vector.fill(0)
     loss = 0.0
     for part, gradient in run_all(work, range(len(batches) if count else 0)):
         loss += part
-        grads.vector[...] += gradient.vector
+        if gradient is not grads:
+            model.ops.add_into(grads.vector, gradient.vector)
     return loss, count
 
 
@@ -40,9 +42,8 @@ def split_rows(batch: Any, B: int) -> list[Any]:
     return [type(batch)(*(a[b : b + B] for a in batch)) for b in range(0, len(batch[0]), B)]
 
 
-def _gradient(model: Model, batch: Any, objective: Callable, scale: float, **options: Any) -> tuple[float, Packed]:
-    """Loss and gradient of one micro-batch."""
-    grads = model.weights.zeros_like()
+def _gradient(model: Model, batch: Any, objective: Callable, scale: float, grads: Packed, **options: Any) -> float:
+    """The loss of one micro-batch, whose gradient is added into `grads`."""
     positions = positions_of(*batch.ids.shape)
     run = run_of(model.config, model.ops, positions, None, grads.vector.dtype, **options)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows shows in its gradient's norm
@@ -50,4 +51,4 @@ def _gradient(model: Model, batch: Any, objective: Callable, scale: float, **opt
         loss, dlogits = objective(model.ops, logits, batch, scale)
         del logits  # (B, T, V) is often the largest array of all
         transformer_backward(dlogits, saved, grads.tree, run)
-    return loss, grads
+    return loss
