@@ -79,7 +79,7 @@ def edits(source, tree):
     """Every mutation as (kind, start, end, new text)."""
     for node in nodes(tree):
         match node:
-            case ast.BinOp(left, op, right):
+            case ast.BinOp(left, op, right) if type(op) in OPERATORS:
                 start, end, other = source.operator(left, right, op)
                 yield "operator", start, end, other
                 yield "dropped term", len(source.text[:start].rstrip()), source.end(node), ""
@@ -89,7 +89,8 @@ def edits(source, tree):
             case ast.BoolOp(op, values):
                 yield "and/or", *source.operator(values[0], values[1], op)
             case ast.UnaryOp(op, operand):
-                yield f"no {type(op).__name__.lower()}", source.start(node), source.start(operand), ""
+                start = source.start(node)  # of the sign alone: what follows may be in parentheses
+                yield f"no {type(op).__name__.lower()}", start, start + (4 if isinstance(op, ast.Not) else 1), ""
                 if isinstance(operand, ast.Constant):
                     yield "constant", *source.span(operand), other_number(operand.value, -1)
             case ast.Constant(bool() as value):
