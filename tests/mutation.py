@@ -88,6 +88,8 @@ def judge(folder, part):
     files = [path for name in PARTS[part] for path in sorted((folder / "tests" / name).glob("test_*.py"))]
     for torch in (False, True):
         chosen = [str(path.relative_to(folder)) for path in files if ("torch" in path.name) == torch]
+        if not chosen:  # pytest would run every test there is
+            continue
         command = [sys.executable, "-m", "pytest", *chosen, "-x", "-rfE", "--tb=line", "-p", "no:cacheprovider",
                    f"--deselect={READS_SOURCE}"]  # fmt: skip
         # the copy comes before the installed package, and no compiled file outlives its source
