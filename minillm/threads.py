@@ -106,6 +106,10 @@ def together(work: Callable[[int, int], None], most: int) -> None:
     assert _pool is not None, "more than one thread needs a pool"
     with _gang:
         others = [_pool.submit(work, rank, size) for rank in range(1, size)]
-        work(0, size)
-        for other in others:
-            other.result()
+        try:
+            work(0, size)
+        finally:
+            errors = [other.exception() for other in others]
+    for error in errors:
+        if error is not None:
+            raise error

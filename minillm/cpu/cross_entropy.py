@@ -26,6 +26,9 @@ def cross_entropy_forward(logits, targets):
 @twin(ops.cross_entropy_backward)
 def cross_entropy_backward(dlosses, saved, out=None):
     rows = saved[0]
+    if out is not None and not out.flags.c_contiguous:
+        np.copyto(out, cross_entropy_backward(dlosses, saved)[0])
+        return out, None
     dlogits = store.empty(rows.shape) if out is None else out.reshape(rows.shape)
     if not np.may_share_memory(dlogits, rows):
         np.copyto(dlogits, rows)  # the kernel works in place: vector code wants to know that no two rows overlap

@@ -26,6 +26,7 @@ LAYER = (
     "mlp.gate.weight", "mlp.gate.bias", "mlp.up.weight", "mlp.up.bias", "mlp.down.weight", "mlp.down.bias",
 )  # fmt: skip
 ENDS = ("embed", "positions", "norm.weight", "norm.bias", "head")
+NOBODY_WAITS = 1 << 62  # more arrivals than any meeting asks for
 NORM1, NORM2, QUERY, OUTPUT, FEED, DOWN = 0, 2, 4, 10, 12, 16
 EMBED, POSITIONS, NORM, HEAD = 0, 1, 2, 4
 
@@ -63,11 +64,19 @@ class Decoder:
         cos, sin = rope if rope is not None else (np.empty((0, 0), np.float32),) * 2
         eps, point = np.float32(self.config.norm_eps), meeting_point()
         ids, positions = ids.astype(np.int64), positions.astype(np.int64)
-        threads.together(lambda rank, size: _token(
-            rank, size, point, self.sizes, self.weights.vector, self.offsets, self.ends, eps, ids, positions, cos, sin,
-            keys, values, segments, length, self.x, self.normed[rank], self.qkv, self.y, self.up, self.gate,
-            self.scores[rank], logits,
-        ), most=len(self.scores))  # fmt: skip
+
+        def work(rank: int, size: int) -> None:
+            try:
+                _token(
+                    rank, size, point, self.sizes, self.weights.vector, self.offsets, self.ends, eps, ids, positions,
+                    cos, sin, keys, values, segments, length, self.x, self.normed[rank], self.qkv, self.y, self.up,
+                    self.gate, self.scores[rank], logits,
+                )  # fmt: skip
+            except BaseException:
+                point[0] = NOBODY_WAITS  # the others must not wait for this thread
+                raise
+
+        threads.together(work, most=len(self.scores))
         return logits
 
     def _offset(self, leaf: Any) -> int:

@@ -19,8 +19,12 @@ FLAGS = {"contract", "reassoc", "nsz"}
 
 
 def _fingerprint() -> str:
-    """Of the source of every kernel.  numba itself looks only at the file a kernel stands in, not at its callees'."""
-    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    """Of the source of every kernel, and of the reference, whose constants kernels use.
+
+    numba itself looks only at the file a kernel stands in, not at its callees'.
+    """
+    here = Path(__file__).parent
+    sources = [path.read_bytes() for folder in (here, here.parent / "ops") for path in sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"\0".join(sources)).hexdigest()
 
 
@@ -31,7 +35,7 @@ def kernel(function: Callable) -> Any:
     """Compile `function` on its first call for the types it is called with, and keep the machine code on disk.
 
     The cache lies beside the source, or in the user's cache folder where that may not be written.  It is keyed by
-    numba's version, the processor, and the source of every file in minillm/cpu.
+    numba's version, the processor, and the source of every file in minillm/cpu and minillm/ops.
     """
     compiled: Any = numba.njit(nogil=True, fastmath=FLAGS, error_model="numpy")(function)
     compiled.enable_caching()

@@ -29,7 +29,7 @@ def twin(reference: Callable) -> Callable:
     def decorate(function: Callable) -> Callable:
         @wraps(reference)
         def op(*args: Any, **options: Any) -> Any:
-            for x in args:
+            for x in (*args, *options.values()):
                 if type(x) is np.ndarray and x.dtype is not FLOAT32 and x.dtype.kind == "f" and x.dtype != FLOAT32:
                     return reference(*args, **options)
             return function(*args, **options)

@@ -5,6 +5,7 @@ import pytest
 
 from minillm import backend, threads
 from minillm.config import ModelConfig
+from minillm.cpu import decode
 from minillm.inference.cache import Cache, extend
 from minillm.model.model import Model
 from minillm.model.weights import initialise
@@ -120,3 +121,29 @@ def test_an_id_outside_the_vocabulary_is_refused_and_the_cache_stays_as_it_was()
     with pytest.raises(ValueError, match=r"in \[0, 37\)"):
         extend(model, np.array([[37]]), cache)
     assert cache.length == 0
+
+
+@pytest.mark.parametrize("ops", [CPU, NUMPY])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_ids_must_have_as_many_rows_as_the_cache(rows, ops):
+    cache = Cache(model_of(CONFIGS["llama"], ops), np.zeros(2, int))
+    with pytest.raises(ValueError, match=f"{rows} and 2 rows"):
+        extend(model_of(CONFIGS["llama"], ops), np.ones((rows, 1), int), cache)
+    assert cache.length == 0
+
+
+def test_a_failing_thread_lets_the_others_go(monkeypatch):
+    model = model_of(CONFIGS["llama"], CPU)
+    threads.set_num_threads(2)
+    cache = Cache(model, np.zeros(1, int))
+    extend(model, np.array([[1]]), cache)
+    real = decode._token
+
+    def failing(rank, *rest):
+        if rank == 1:
+            raise MemoryError("rank 1")
+        real(rank, *rest)
+
+    monkeypatch.setattr(decode, "_token", failing)
+    with pytest.raises(MemoryError, match="rank 1"):
+        extend(model, np.array([[1]]), cache)

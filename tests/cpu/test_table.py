@@ -145,3 +145,17 @@ def test_a_mistake_gets_the_references_message(name):
     with pytest.raises(ValueError) as twin:
         getattr(CPU, name)(*inputs)
     assert str(twin.value) == str(reference.value)
+
+
+def test_out_is_written_also_where_it_has_gaps():
+    logits = np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32)
+    out = np.full((2, 4, 5), np.nan, np.float32)[:, :3]
+    targets, dlosses = np.array([[0, 1, 2], [3, 4, 0]]), np.ones((2, 3), np.float32)
+    _, saved = CPU.cross_entropy_forward(logits, targets)
+    got, _ = CPU.cross_entropy_backward(dlosses, saved, out)
+    assert got is out
+    np.testing.assert_array_equal(out, CPU.cross_entropy_backward(dlosses, saved)[0])
+
+
+def test_float64_by_keyword_goes_to_the_reference():
+    assert CPU.softmax_forward(x=np.ones((2, 3)))[0].dtype == np.float64
