@@ -5,7 +5,7 @@ the way.  An op at a time, Python between the ops would take as long as a small 
 one call, on all threads at once: each takes a share of the heads, then of the outputs of each product, and they meet
 four times a layer (minillm/cpu/meeting.py).
 
-The result is that of the ops one by one, to rounding; tests/inference compares them.
+The result is that of the ops one by one, to rounding; tests/cpu/test_decode.py compares them.
 """
 
 from typing import Any

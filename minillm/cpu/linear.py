@@ -51,7 +51,7 @@ def linear_backward(dy, saved):
 def pieces(M, N, K):
     """How to cut a product (M, K) (K, N) among threads: a list of (top, bottom, left, right), along its longer side."""
     least = PIECE if M > FEW else PIECE >> 4  # a few rows take as long as their weights
-    num = 1 if threads.is_busy() else min(PIECES * threads.num_threads(), M * N * K // least)
+    num = 1 if threads.is_busy() else min(PIECES * threads.num_threads(), M * N * K // least, max(M, N))
     if num < 2 or threads.num_threads() == 1:
         return [(0, M, 0, N)]
     if M >= N:
