@@ -62,7 +62,7 @@ class Profile:
         self.step_optimizer = self.clock.around(OPTIMIZER, optimizer.step)
 
     def step(self) -> Seconds:
-        """Seconds by function; what is in none of them is the model's own Python, and adding gradients up."""
+        """Seconds by function; what is in none of them is Python: the model's, and the training step's."""
         self.clock.seconds.clear()
         began = time.perf_counter()
         mean_gradient(self.model, split_rows(self.batch, self.work.micro), self.grads, next_token)

@@ -1,4 +1,4 @@
-"""Gradient clipping: see minillm/ops/clip.py.  The one place with float64: squares of float32 need its range."""
+"""Gradient clipping: see minillm/ops/clip.py.  float64 here alone, for what float32 cannot hold."""
 
 import math
 

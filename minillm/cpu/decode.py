@@ -49,9 +49,8 @@ class Decoder:
         self.up, self.gate, self.scores = store.empty((B, F)), store.empty((B, F)), store.empty((size, capacity))
 
     @staticmethod
-    def fits(config: ModelConfig, weights: Packed) -> bool:
-        """Whether these weights are plain float32 arrays in one vector, which is what the compiled call reads."""
-        del config
+    def fits(weights: Packed) -> bool:
+        """Whether the weights are float32, which is what the compiled call reads."""
         return weights.vector.dtype == np.float32
 
     def step(self, ids: np.ndarray, positions: np.ndarray, rope: Any, keys: np.ndarray, values: np.ndarray,

@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 from minillm.cpu.jit import exact, inline
 
 F = np.float32
+NOTHING = F(-np.inf)
 SMALLEST, LARGEST = F(-87.33), F(88.73)  # exp of less is 0 (no subnormals), of more is inf
 LOG2_E = F(1.44269504)
 LN2_HIGH, LN2_LOW = F(0.693359375), F(-2.12194440e-4)  # their sum is ln 2; n * LN2_HIGH is exact
@@ -40,6 +41,15 @@ def maximum(typingctx, x, y):
         return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.maximum.f32"), args)
 
     return types.float32(types.float32, types.float32), generate
+
+
+@inline
+def highest(row):
+    """The largest element of a row, or 0 where all are -inf, so that -inf less it stays -inf; NaN if any is."""
+    m = NOTHING
+    for j in range(row.size):
+        m = maximum(m, row[j])
+    return F(0) if m == NOTHING else m
 
 
 @inline

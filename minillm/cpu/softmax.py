@@ -5,9 +5,9 @@ import numpy as np
 from minillm import ops, store
 from minillm.cpu.jit import kernel
 from minillm.cpu.rows import rows_of, spread, twin
-from minillm.cpu.scalar import exp, maximum, minus_both
+from minillm.cpu.scalar import exp, highest, minus_both
 
-ZERO, ONE, NOTHING = np.float32(0), np.float32(1), np.float32(-np.inf)
+ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @twin(ops.softmax_forward)
@@ -43,10 +43,7 @@ def _rowwise(row_kernel, *arrays):
 def _softmax(start, stop, x, p):
     N = x.shape[1]
     for i in range(start, stop):
-        m, total = NOTHING, ZERO
-        for j in range(N):
-            m = maximum(m, x[i, j])
-        m = ZERO if m == NOTHING else m
+        m, total = highest(x[i]), ZERO
         for j in range(N):
             p[i, j] = exp(x[i, j] - m)
             total += p[i, j]
@@ -70,10 +67,7 @@ def _softmax_back(start, stop, dp, p, dx):
 def _log_softmax(start, stop, x, y):
     N = x.shape[1]
     for i in range(start, stop):
-        m, total = NOTHING, ZERO
-        for j in range(N):
-            m = maximum(m, x[i, j])
-        m = ZERO if m == NOTHING else m
+        m, total = highest(x[i]), ZERO
         for j in range(N):
             total += exp(x[i, j] - m)
         log = ZERO if total == ZERO else np.log(total)

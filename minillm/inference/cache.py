@@ -76,7 +76,7 @@ def extend(model: Model, ids: np.ndarray, cache: Cache, last_only: bool = False)
 def _decoder(model: Model, B: int, capacity: int) -> Any:
     """What the backend offers for single tokens, a whole model in one call; None: the ops one by one."""
     decoder = getattr(model.ops, "Decoder", None)
-    if decoder is None or not decoder.fits(model.config, model.weights):
+    if decoder is None or not decoder.fits(model.weights):
         return None
     return decoder(model.config, model.weights, B, capacity)
 

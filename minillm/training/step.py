@@ -18,7 +18,7 @@ def mean_gradient(model: Model, batches: Sequence[Any], grads: Packed, objective
 
     Every token weighs the same, in whichever micro-batch it stands.  Without any target the gradient is 0.
     seed, step: choose the dropout masks.  run_all: `map`, or that of an executor to run micro-batches on several
-    threads; each has a gradient of its own and they are added in order, so the sum has the same bytes either way.
+    threads; the first writes into `grads`, the others are added in order, so the sum has the same bytes either way.
     """
     count = sum(num_targets(batch.targets) for batch in batches)
     config = model.config
