@@ -9,7 +9,7 @@ made of them.  Where an approximation pays, the kernel says so (`ptx.exp2`, `ptx
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +38,7 @@ def numba_types(kernel: Kernel) -> tuple:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _library(kernel: Kernel, capability: Capability) -> Any:
     from numba.cuda import types
     from numba.cuda.compiler import compile_cuda, kernel_fixup

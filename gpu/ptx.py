@@ -253,8 +253,8 @@ def mma_bf16(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
 def mma_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
     """D (16 x 8, float32) = A (16 x 8, TF32) B (8 x 8, TF32) + C; see `to_tf32`.  Lane (g, q) holds
 
-        A   a0: row g, column q      a1: row g + 8, column q      a2: row g, column q + 4     a3: row g + 8, column q + 4
-        B   b0: row q, column g      b1: row q + 4, column g                               9.7.14.5.7 mma.m16n8k8
+    A   a0: row g, column q      a1: row g + 8, column q      a2: row g, column q + 4     a3: row g + 8, column q + 4
+    B   b0: row q, column g      b1: row q + 4, column g                               9.7.14.5.7 mma.m16n8k8
     """
     text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
     return instruction(text + OPERANDS, [F32] * 4, [U32] * 6 + [F32] * 4, "")
@@ -264,9 +264,9 @@ def mma_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
 def mma_int8(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
     """D (16 x 8, int32) = A (16 x 32, int8) B (32 x 8, int8) + C, four bytes in a uint32.  Lane (g, q) holds
 
-        A   a0: row g,     columns 4q .. 4q + 3        a2: row g,     columns 4q + 16 .. 4q + 19
-            a1: row g + 8, columns 4q .. 4q + 3        a3: row g + 8, columns 4q + 16 .. 4q + 19
-        B   b0: rows 4q .. 4q + 3, column g            b1: rows 4q + 16 .. 4q + 19, column g    9.7.14.5.10 mma.m16n8k32
+    A   a0: row g,     columns 4q .. 4q + 3        a2: row g,     columns 4q + 16 .. 4q + 19
+        a1: row g + 8, columns 4q .. 4q + 3        a3: row g + 8, columns 4q + 16 .. 4q + 19
+    B   b0: rows 4q .. 4q + 3, column g            b1: rows 4q + 16 .. 4q + 19, column g    9.7.14.5.10 mma.m16n8k32
     """
     text = "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
     return instruction(text + OPERANDS, [I32] * 4, [U32] * 6 + [I32] * 4, "")
