@@ -1,4 +1,4 @@
-"""Imports only point down; the contract is in pyproject.toml and is shown to fail when broken."""
+"""Imports only point down; the contracts are in pyproject.toml, and each is shown to fail when broken."""
 
 import shutil
 import subprocess
@@ -16,7 +16,8 @@ def lint(folder):
 
 
 def copy_tree(tmp_path):
-    shutil.copytree(ROOT / "minillm", tmp_path / "minillm", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("minillm", "gpu"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -25,25 +26,26 @@ def test_the_tree_keeps_the_contract():
     pytest.importorskip("importlinter")
     done = lint(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 kept, 0 broken" in done.stdout
+    assert "2 kept, 0 broken" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("ops/gelu.py", "import minillm.model.run"),  # up
-        ("datasets/source.py", "import minillm.optim.muon"),  # sideways
-        ("config.py", "from minillm import backend"),  # up from the lowest layer
+        ("minillm/ops/gelu.py", "import minillm.model.run"),  # up
+        ("minillm/datasets/source.py", "import minillm.optim.muon"),  # sideways
+        ("minillm/config.py", "from minillm import backend"),  # up from the lowest layer
+        ("gpu/kernel.py", "import minillm.model.run"),  # a kernel that knows the model
     ],
 )
 def test_an_import_that_points_up_or_sideways_is_noticed(tmp_path, file, line):
     pytest.importorskip("importlinter")
     copy_tree(tmp_path)
-    with (tmp_path / "minillm" / file).open("a") as source:
+    with (tmp_path / file).open("a") as source:
         source.write(f"\n{line}\n")
     done = lint(tmp_path)
     assert done.returncode != 0
-    assert "0 kept, 1 broken" in done.stdout
+    assert "1 kept, 1 broken" in done.stdout
 
 
 def test_a_package_outside_the_layers_is_noticed(tmp_path):
