@@ -63,7 +63,7 @@ def _library(kernel: Kernel, capability: Capability) -> Any:
 
 @contextmanager
 def _capability_without_driver(capability: Capability) -> Iterator[None]:
-    """While it lasts, numba-cuda's dispatcher, which asks the device when it compiles a callee, is told `capability`."""
+    """While it lasts, numba-cuda, which asks the device before it compiles a callee, is told `capability`."""
     import numba.cuda.dispatcher as dispatcher
 
     asked = dispatcher.get_current_device

@@ -44,8 +44,8 @@ class Parameter:
 class Claims:
     """What the machine code must show, beside no float64, no spills and no local memory.
 
-    wide: 16-byte loads and stores of global memory.  tensor: tensor-core instructions.  asynchronous: copies from global
-    to shared memory that pass no register.  stack: bytes of stack allowed (0 but for teaching kernels).
+    wide: 16-byte loads and stores of global memory.  tensor: tensor-core instructions.  asynchronous: copies from
+    global to shared memory that pass no register.  stack: bytes of stack allowed (0 but for teaching kernels).
     """
 
     wide: bool = False
@@ -75,7 +75,8 @@ class Kernel:
 
     def __getitem__(self, launch: tuple) -> Callable[..., None]:
         grid, block, *rest = launch
-        stream, shared = (*rest, *(None, 0)[len(rest) :])
+        stream = rest[0] if rest else None
+        shared = rest[1] if len(rest) > 1 else 0
         grid, block = _three(grid), _three(block)
         if np.prod(block) > self.threads:
             raise ValueError(

@@ -10,6 +10,7 @@ bfloat16 numbers travel in pairs: a uint32 holds the one with the smaller index 
 
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.errors import RequireLiteralValue
 from numba.cuda.extending import intrinsic
 
 F32, I32, U32, U64 = types.float32, types.int32, types.uint32, types.uint64
@@ -89,7 +90,7 @@ def exp2(typing, value):
 
 @intrinsic
 def divide(typing, numerator, denominator):
-    """A float32 quotient, at most 2 units in the last place off for |denominator| in 2^-126..2^126.  9.7.3.8 div.approx"""
+    """A float32 quotient, 2 units in the last place off at most; |denominator| in 2^-126 .. 2^126.  9.7.3.8 div.approx"""
     return instruction("div.approx.ftz.f32 $0, $1, $2;", [F32], [F32, F32])
 
 
@@ -164,11 +165,11 @@ def commit(typing):
     return instruction("cp.async.commit_group;", [], [], MEMORY)
 
 
-@intrinsic(prefer_literal=True)
+@intrinsic
 def wait(typing, num_groups):
     """Wait until at most num_groups (a literal number) of this thread's groups are under way.  9.7.9.25.3.3"""
     if not isinstance(num_groups, types.IntegerLiteral):
-        return None
+        raise RequireLiteralValue(num_groups)
     made, generate = instruction(f"cp.async.wait_group {num_groups.literal_value};", [], [], MEMORY)
     return types.void(num_groups), lambda context, builder, _, args: generate(context, builder, made, [])
 
@@ -213,7 +214,7 @@ def ldmatrix4(typing, address):
 
 @intrinsic
 def ldmatrix4_transposed(typing, address):
-    """As `ldmatrix4`, but lane (g, q) receives (rows 2q and 2q + 1, column g): the matrix as if it were stored by columns."""
+    """As `ldmatrix4`, but lane (g, q) receives (rows 2q and 2q + 1, column g): as if the matrix were stored by columns."""
     return _ldmatrix(4, transposed=True)
 
 

@@ -13,7 +13,7 @@ to memory that never ends.  Cooperative grids and clusters are not there.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,7 @@
 """A fiber: a stack of its own for each CUDA thread, and the few instructions that jump from one to another.
 
-To switch, push the registers that a function must preserve, remember where the stack ends, take the other stack, pop its
-registers and return, which continues where that fiber stopped.  A new fiber's stack is laid out as if it had just
+To switch, push the registers that a function must preserve, remember where the stack ends, take the other stack, pop
+its registers and return, which continues where that fiber stopped.  A new fiber's stack is laid out as if it had just
 pushed zeros and were to return to its entry.
 """
 
@@ -45,7 +45,7 @@ NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def architecture(machine: str | None = None) -> Architecture:
-    """This computer's, or that of `machine` as platform.machine() calls it.  NotImplementedError names those there are."""
+    """That of `machine`, a name as platform.machine() gives it; None: this one.  NotImplementedError if not known."""
     name = (machine or platform.machine()).lower()
     name = NAMES.get(name, name)
     if name not in ARCHITECTURES:

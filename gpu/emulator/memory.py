@@ -5,6 +5,8 @@ lanes met.  Two accesses to a byte, one of them a write, by different threads wi
 both threads are of one warp whose lanes met in between.
 """
 
+from typing import Any
+
 from numba import carray, cfunc, njit
 
 from gpu.emulator import record as r
@@ -129,7 +131,7 @@ def finish_copies(thread, groups_left, site):
     return 0
 
 
-SIGNATURES = {
+CALLED: dict[str, tuple[str, Any]] = {
     "emu_check": ("int32(int64, int64, int32, int32, int32)", check),
     "emu_begin_copy": ("int32(int64, int64, int64, int32, int32)", begin_copy),
     "emu_finish_copies": ("int32(int64, int32, int32)", finish_copies),
@@ -138,4 +140,4 @@ SIGNATURES = {
 
 def callbacks() -> dict:
     """The functions that compiled kernels call, by the name under which they ask for them."""
-    return {name: cfunc(signature, cache=True)(function.py_func) for name, (signature, function) in SIGNATURES.items()}
+    return {name: cfunc(signature, cache=True)(function.py_func) for name, (signature, function) in CALLED.items()}

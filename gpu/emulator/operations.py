@@ -68,6 +68,11 @@ def _results(result: str) -> list[str]:
     return [*lines, f"  ret {result} {whole}" if kinds else "  ret void"]
 
 
+def _load_word(base: str, word: int) -> str:
+    """The end of a function whose answer is the lower half of a word."""
+    return f"  %at = getelementptr i64, ptr {base}, i64 {word}\n  %n = load i32, ptr %at\n  ret i32 %n\n"
+
+
 FAILS = """  %bad = icmp ne i32 %fault, 0
   br i1 %bad, label %failed, label %fine
 failed:
@@ -104,7 +109,7 @@ OPERATIONS: dict[str, Meeting | str] = {
   %lane = and i32 %linear, 31
   ret i32 %lane
 """,
-    "mov.u32 $0, %dynamic_smem_size": "  %at = getelementptr i64, ptr @emu.dims, i64 9\n  %n = load i32, ptr %at\n  ret i32 %n\n",
+    "mov.u32 $0, %dynamic_smem_size": _load_word("@emu.dims", 9),
     "ex2.approx.ftz.f32": "  %y = call float @llvm.exp2.f32(float %a0)\n  ret float %y\n",
     "tanh.approx.f32": "  %y = call float @llvm.tanh.f32(float %a0)\n  ret float %y\n",
     "div.approx.ftz.f32": "  %y = fdiv float %a0, %a1\n  ret float %y\n",
@@ -173,9 +178,7 @@ def definition(name: str, text: str, result: str, types: list[str]) -> str:
 
 def _special_register(text: str) -> str:
     kind, axis = SREG.match(text).groups()  # type: ignore[union-attr]
+    number = "xyz".index(axis)
     if kind == "tid":
-        where = f"  %here = load ptr, ptr @emu.current\n  %at = getelementptr i64, ptr %here, i64 {r.TID_X + 'xyz'.index(axis)}\n"
-    else:
-        number = 3 * ("ctaid", "ntid", "nctaid").index(kind) + "xyz".index(axis)
-        where = f"  %at = getelementptr i64, ptr @emu.dims, i64 {number}\n"
-    return where + "  %n = load i32, ptr %at\n  ret i32 %n\n"
+        return "  %here = load ptr, ptr @emu.current\n" + _load_word("%here", r.TID_X + number)
+    return _load_word("@emu.dims", 3 * ("ctaid", "ntid", "nctaid").index(kind) + number)

@@ -64,7 +64,8 @@ declare float @llvm.exp2.f32(float)
 declare float @llvm.tanh.f32(float)
 """
 # CUDA's mathematical library: our name for each function of one or two operands of one type.
-SAME = ["exp", "log", "sqrt", "fabs", "floor", "ceil", "sin", "cos", "exp2", "log2", "log10", "rint", "tanh", "trunc", "round"]
+SAME = ["exp", "exp2", "log", "log2", "log10", "sqrt", "sin", "cos", "tanh"]
+SAME += ["fabs", "floor", "ceil", "rint", "trunc", "round"]
 UNARY = {f"__nv_{n}f": (n, "float") for n in SAME} | {f"__nv_{n}": (n, "double") for n in SAME}
 BINARY = {
     f"__nv_{theirs}{letter}": (ours, kind)

@@ -25,7 +25,7 @@ def run_blocks(core, records, mail, dims, first, last, step, seed, poison):
     context = carray(words_at(core[6]), r.CONTEXT_WORDS)
     report = carray(words_at(context[r.REPORT]), r.REPORT_WORDS)
     threads = dims[3] * dims[4] * dims[5]
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  (what numba has)
     order = np.arange((threads + 31) // 32)
     for block in range(first, last, step):
         dims[0], dims[1] = block % dims[6], block // dims[6] % dims[7]
@@ -34,7 +34,7 @@ def run_blocks(core, records, mail, dims, first, last, step, seed, poison):
         while True:
             moved = False
             if context[r.CHECKED]:
-                np.random.shuffle(order)
+                np.random.shuffle(order)  # noqa: NPY002  (what numba has)
             for w in order:
                 moved |= run_warp(core, records, current, w, threads, context[r.CHECKED])
                 if report[0]:
@@ -83,7 +83,7 @@ ENDLESS = 1 << 26  # accesses of one thread between two barriers; more take seco
 def run_warp(core, records, current, w, threads, mixed):
     """Let every lane of warp w that can run do so until it waits or ends; returns if one did."""
     moved = False
-    start = np.random.randint(32) if mixed else 0
+    start = np.random.randint(32) if mixed else 0  # noqa: NPY002  (what numba has)
     for i in range(32):
         t = 32 * w + (i + start) % 32
         if t < threads and records[t, r.STATE] == r.READY:

@@ -1,8 +1,9 @@
 """From NVVM IR to LLVM IR for this computer's processor, as text.
 
-NVVM IR is LLVM's language as it was some years ago: pointers have types and address spaces.  Both go: `float addrspace(1)*`
-becomes `ptr`.  Shared memory becomes places in one arena; what only a GPU has (intrinsics, inline PTX) becomes calls of
-the functions in `operations.py`; and in checked mode each access to memory is preceded by a question whether it may.
+NVVM IR is LLVM's language as it was some years ago: pointers have types and address spaces.  Both go:
+`float addrspace(1)*` becomes `ptr`.  Shared memory becomes places in one arena; what only a GPU has (intrinsics, inline
+PTX) becomes calls of the functions in `operations.py`; and in checked mode each access to memory is preceded by a
+question whether it may.
 """
 
 import re
@@ -40,7 +41,8 @@ class Translation:
         lines = locations(source)
         self._find_shared(source)
         guards = Guards() if self.checked else None
-        out, used = [], {}
+        out: list[str] = []
+        used: dict[str, str] = {}
         for line in source.split("\n"):
             if line.startswith(("target ", "!", ";", '@"llvm.used"', "@llvm.used")) or line[:14] == '@"_cudapy_smem':
                 continue
@@ -85,7 +87,7 @@ class Translation:
 
     def _calls(self, line: str, site: int, used: dict[str, str]) -> str:
         """A call of an intrinsic or of inline PTX as a call of our function, with the site as one more operand."""
-        found = re.match(r'(.*?)call (.+?) asm (?:sideeffect )?"([^"]*)", "[^"]*"\s*\((.*)\)\s*$', line) or re.match(
+        found = re.match(r'(.*?)call (.+?) asm\s+(?:sideeffect )?"([^"]*)", "[^"]*"\s*\((.*)\)\s*$', line) or re.match(
             r'(.*?)call (.+?) @"?(llvm\.nvvm\.[\w.]+)"?\((.*)\)\s*$', line
         )
         if not found:
@@ -119,11 +121,12 @@ class Guards:
 
     def before(self, line: str, site: int) -> list[str]:
         """The lines to put before `line`."""
-        if found := re.match(rf"\s*(%{NAME}) = alloca", line):
+        if (found := re.match(rf"\s*(%{NAME}) = alloca", line)) or (
+            (found := re.match(rf"\s*(%{NAME}) = (?:getelementptr|bitcast)[^%]*?ptr (%{NAME})", line))
+            and found[2] in self.own
+            and ("{" in line or "bitcast" in line)
+        ):
             self.own.add(found[1])
-        elif found := re.match(rf"\s*(%{NAME}) = (?:getelementptr|bitcast)[^%]*?ptr (%{NAME})", line):
-            if found[2] in self.own and ("{" in line or "bitcast" in line):
-                self.own.add(found[1])
         access = (
             re.match(rf"()\s*%{NAME} = load (?:volatile )?([^,]+), ptr (.+?)(?:, align \d+)?\s*$", line)
             or re.match(r"()\s*store (?:volatile )?(<[^>]*>|\w+) .+, ptr (.+?)(?:, align \d+)?\s*$", line)
