@@ -17,12 +17,12 @@ COMPILERS = ("nvidia-nvjitlink", "nvidia-nvvm")  # PTX to machine code, and LLVM
 ALLOWANCE = 8  # registers more where a compiler is another: the step in which registers are handed out
 
 
-def read_budgets(file: Path = BUDGETS) -> dict[str, Any]:
+def read_budgets(file: Path) -> dict[str, Any]:
     """What each kernel used when last recorded: {"sm_80": {kernel: {"registers": ..., ...}}, "compilers": {...}}."""
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
-def write_budgets(measured: dict[str, dict[str, Resources]], kernels: dict[str, Kernel], file: Path = BUDGETS) -> None:
+def write_budgets(measured: dict[str, dict[str, Resources]], kernels: dict[str, Kernel], file: Path) -> None:
     """Record what the kernels use now.  measured: {"sm_80": {name: resources}}."""
     lines = ["# What each kernel may use; recorded by `python -m gpu.report --record`.", "[compilers]"]
     lines += [f'{package} = "{number}"' for package, number in compilers().items()]

@@ -32,6 +32,8 @@ WIDE_STORE = r"STG\b.*\.128\b"
 TENSOR = r"(HMMA|IMMA|HGMMA|IGMMA)\b"
 ASYNCHRONOUS = r"LDGSTS\b"
 
+UNKNOWN_LINE = "?"  # of the assembler's own subroutines, such as division
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -65,12 +67,11 @@ class Resources:
         return sum(n for opcode, n in (self.instructions or {}).items() if re.match(pattern, opcode))
 
     def describe(self, pattern: str) -> str:
-        """These instructions in words: "3 DFMA (rows.py:12), 1 DADD (rows.py:14)"."""
-        found = [opcode for opcode in self.instructions or {} if re.match(pattern, opcode)]
-        return ", ".join(
-            f"{self.instructions[o]} {o} ({', '.join(self.lines[o][:3])})"  # type: ignore[index]
-            for o in sorted(found)
-        )
+        """These instructions in words: "3 DFMA, 1 DMUL (rows.py:12, rows.py:14)"."""
+        found = {o: n for o, n in sorted((self.instructions or {}).items()) if re.match(pattern, o)}
+        places = sorted({place for opcode in found for place in self.lines[opcode]} - {UNKNOWN_LINE})
+        counts = ", ".join(f"{n} {opcode}" for opcode, n in found.items())
+        return f"{counts} ({', '.join(places)})" if places else counts
 
     def occupancy(self, kernel: Kernel) -> Occupancy:
         """How much of a multiprocessor the kernel's largest block fills, with its typical dynamic shared memory."""
@@ -147,7 +148,7 @@ def disassemble(cubin: bytes) -> tuple[dict[str, int] | None, dict[str, tuple[st
         listing = subprocess.run([program, "-c", "-gi", file], capture_output=True, text=True, check=True).stdout
     counts: Counter[str] = Counter()
     lines: dict[str, dict[str, None]] = defaultdict(dict)  # a set that keeps its order
-    here = "?"
+    here = UNKNOWN_LINE
     for row in listing.splitlines():
         if place := re.search(r'//## File "([^"]+)", line (\d+)', row):
             here = f"{Path(place[1]).name}:{place[2]}"

@@ -58,7 +58,7 @@ def all_kernels(package: ModuleType = gpu) -> dict[str, Kernel]:
 
 def measure(kernels: dict[str, Kernel]) -> list[dict[str, Any]]:
     """One record for each kernel and architecture: what it uses, how often each instruction stands, what is wrong."""
-    allowed = budgets.read_budgets()
+    allowed = budgets.read_budgets(budgets.BUDGETS)
     records = []
     for name, kernel in kernels.items():
         for capability in gate.ARCHITECTURES:
@@ -103,12 +103,15 @@ def show(records: list[dict[str, Any]], console: Console) -> None:
         table.add_row(*map(str, row), style="red" if r["findings"] else None)
     console.print(table)
     console.print("registers, stack, spills: of a thread; shared: static + dynamic bytes of a block")
+    architectures: dict[tuple[str, str], list[str]] = {}
     for r in records:
         for finding in r["findings"]:
-            console.print(f"{r['kernel']} on {r['architecture']}: {finding}", markup=False, highlight=False)
+            architectures.setdefault((r["kernel"], finding), []).append(r["architecture"])
+    for (kernel, finding), names in architectures.items():
+        console.print(f"{kernel} on {' and '.join(names)}: {finding}", markup=False, highlight=False)
     if any(r["instructions"] is None for r in records):
         console.print(gate.NO_DISASSEMBLER)
-    if other := budgets.other_compilers(budgets.read_budgets()):
+    if other := budgets.other_compilers(budgets.read_budgets(budgets.BUDGETS)):
         console.print(f"budgets allow {budgets.ALLOWANCE} registers more, because {other}")
 
 
@@ -127,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
             gate.architecture(c): {name: gate.resources(k, c) for name, k in kernels.items()}
             for c in gate.ARCHITECTURES
         }
-        budgets.write_budgets(measured, kernels)
+        budgets.write_budgets(measured, kernels, budgets.BUDGETS)
     records = measure({name: k for name, k in kernels.items() if chosen.kernel in name})
     if not records:
         sys.exit(f"no kernel has {chosen.kernel!r} in its name; there are: {', '.join(kernels) or 'none'}")
