@@ -90,7 +90,7 @@ def exp2(typing, value):
 
 @intrinsic
 def divide(typing, numerator, denominator):
-    """A float32 quotient, 2 units in the last place off at most; |denominator| in 2^-126 .. 2^126.  9.7.3.8 div.approx"""
+    """A float32 quotient, at most 2 units in the last place off; |denominator| 2^-126 to 2^126.  9.7.3.8 div.approx"""
     return instruction("div.approx.ftz.f32 $0, $1, $2;", [F32], [F32, F32])
 
 
@@ -214,7 +214,7 @@ def ldmatrix4(typing, address):
 
 @intrinsic
 def ldmatrix4_transposed(typing, address):
-    """As `ldmatrix4`, but lane (g, q) receives (rows 2q and 2q + 1, column g): as if the matrix were stored by columns."""
+    """As `ldmatrix4`, but lane (g, q) receives (rows 2q and 2q + 1, column g), as of a matrix stored by columns."""
     return _ldmatrix(4, transposed=True)
 
 
