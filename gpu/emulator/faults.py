@@ -30,15 +30,13 @@ def describe(kernel: Kernel, program: Program, job: Any, block: int, arguments: 
         )
     if kind == r.OUTSIDE:
         return where + f"{KIND[c]} {b} bytes out of bounds: {_nearest(a, job, arguments, kernel)}"
-    return (
-        where
-        + {
-            r.LOST_LANE: f"{r.OPERATION_NAMES[a]} asks for a value of a lane that has returned or is not in the mask",
-            r.NOT_IN_MASK: f"calls a warp operation whose mask 0x{a & 0xFFFFFFFF:08x} does not name this lane",
-            r.ENDLESS: "too many accesses without reaching a barrier: a loop that does not end?",
-            r.TOO_MANY_COPIES: f"more than {r.MAX_COPIES} asynchronous copies under way: commit() and wait() for some",
-        }[kind]
-    )
+    if kind == r.LOST_LANE:
+        return where + f"{r.OPERATION_NAMES[a]} asks for a value of a lane that has returned or is not in the mask"
+    if kind == r.NOT_IN_MASK:
+        return where + f"calls a warp operation whose mask 0x{a & 0xFFFFFFFF:08x} does not name this lane"
+    if kind == r.TOO_MANY_COPIES:
+        return where + f"more than {r.MAX_COPIES} asynchronous copies under way: commit() and wait() for some"
+    return where + "too many accesses without reaching a barrier: a loop that does not end?"
 
 
 def _thread(job: Any, thread: int) -> str:

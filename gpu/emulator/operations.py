@@ -31,7 +31,8 @@ class Meeting(NamedTuple):
             *_store_word(r.SITE, "%place"),
         ]
         values = [(t, f"%a{i}") for i, t in enumerate(types) if i != self.mask] + [("i32", str(m)) for m in self.mail]
-        for slot, (kind, value) in enumerate(values):
+        slot = 0
+        for kind, value in values:
             if kind == "i1":
                 lines.append(f"  %wide{slot} = zext i1 {value} to i32")
                 kind, value = "i32", f"%wide{slot}"
@@ -39,6 +40,7 @@ class Meeting(NamedTuple):
                 f"  %to{slot} = getelementptr i32, ptr %me, i64 {r.MAIL + slot}",
                 f"  store {kind} {value}, ptr %to{slot}",
             ]
+            slot += 2 if kind in ("i64", "double") else 1
         lines.append(f"  call void @emu.wait(i64 {state})")
         return "\n".join(lines + _results(result)) + "\n"
 
@@ -93,8 +95,10 @@ OPERATIONS: dict[str, Meeting | str] = {
     "llvm.nvvm.bar.warp.sync": Meeting(r.SYNC_WARP, mask=0),
     "llvm.nvvm.shfl.sync.i32": Meeting(r.SHUFFLE, mask=0),
     "llvm.nvvm.vote.sync": Meeting(r.VOTE, mask=0),
-    "llvm.nvvm.match.any.sync.i32": Meeting(r.MATCH_ANY, mask=0),
-    "llvm.nvvm.match.all.sync.i32": Meeting(r.MATCH_ALL, mask=0),
+    "llvm.nvvm.match.any.sync.i32": Meeting(r.MATCH_ANY, mask=0, mail=(0,)),
+    "llvm.nvvm.match.all.sync.i32": Meeting(r.MATCH_ALL, mask=0, mail=(0,)),
+    "llvm.nvvm.match.any.sync.i64": Meeting(r.MATCH_ANY, mask=0),
+    "llvm.nvvm.match.all.sync.i64": Meeting(r.MATCH_ALL, mask=0),
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16": Meeting(r.LDMATRIX, mail=(4,)),
     "ldmatrix.sync.aligned.m8n8.x2.shared.b16": Meeting(r.LDMATRIX, mail=(2,)),
     "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16": Meeting(r.LDMATRIX_TRANSPOSED, mail=(4,)),

@@ -14,7 +14,7 @@ from gpu.compile import nvvm_ir
 from gpu.emulator import record as r
 from gpu.emulator.fiber import architecture, switch_ir
 from gpu.emulator.memory import callbacks
-from gpu.emulator.translate import GAP, Translation
+from gpu.emulator.translate import Translation
 from gpu.kernel import Kernel
 
 DYNAMIC = 232_448  # bytes: the most shared memory a block can have (sm_90)
@@ -83,7 +83,7 @@ class Program:
         modules = [translation.module(source) for source in nvvm_ir(kernel)]
         main = next(i for i, text in enumerate(modules) if re.search(r"^define void @", text, re.M))
         self.sites, self.shared, self.static = translation.sites, translation.shared, translation.shared_bytes
-        runtime = RUNTIME.format(shared=self.static + DYNAMIC + GAP, static=self.static)
+        runtime = RUNTIME.format(shared=self.static + DYNAMIC, static=self.static)
         runtime += switch_ir(architecture()) + library("\n".join(modules)) + translation.definitions()
         machine = target_machine()
         whole = parse(runtime + entry(modules[main]))

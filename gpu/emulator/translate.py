@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gpu.emulator.operations import definition
 from gpu.emulator.record import ATOMIC, READ, WRITE
 
-GAP = 64  # bytes between shared arrays, which belong to none
+LINE = 64  # bytes: shared arrays begin at multiples
 OPEN = {"}": "{", "]": "[", ")": "(", ">": "<"}
 NAME = r'(?:"[^"]*"|[\w.$]+)'
 SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8, "bfloat": 2}
@@ -34,7 +34,7 @@ class Translation:
     @property
     def shared_bytes(self) -> int:
         """Bytes of the arena before dynamic shared memory."""
-        return max((start + size + GAP for start, size in self.shared.values()), default=0)
+        return max((start + size + gap(size) for start, size in self.shared.values()), default=0)
 
     def module(self, source: str) -> str:
         """One module: opaque pointers, the arena, calls instead of intrinsics; without declarations of these."""
@@ -145,6 +145,11 @@ class Guards:
             return []
         use = WRITE if line.lstrip().startswith("store") else READ if " = load " in line else ATOMIC
         return [f"  call void @emu.guard(ptr {where}, i32 {size}, i32 {use}, i32 {site})"]
+
+
+def gap(size: int) -> int:
+    """Bytes behind a shared array that belong to none: as many again, up to the next boundary."""
+    return (2 * size // LINE + 1) * LINE - size
 
 
 def size_of(kind: str) -> int:

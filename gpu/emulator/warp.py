@@ -78,12 +78,15 @@ def vote(mail, active):
 
 @njit(nogil=True, cache=True)
 def match(mail, active, everyone):
-    """Operand: a value.  Results: the mask of the lanes with the same one (`everyone`: 0 unless all), and if all."""
+    """Operand: a value of two words.  Results: the mask of the lanes with the same one, and whether all have it.
+
+    everyone: the mask is 0 unless all have it.
+    """
     for lane in range(32):
         if active[lane]:
             same, others = U32(0), U32(0)
             for other in range(32):
-                if active[other] and mail[other, 0] == mail[lane, 0]:
+                if active[other] and mail[other, 0] == mail[lane, 0] and mail[other, 1] == mail[lane, 1]:
                     same |= U32(1) << U32(other)
                 elif active[other]:
                     others = U32(1)
