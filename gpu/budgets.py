@@ -42,13 +42,12 @@ def spent(kernel: Kernel, used: Resources) -> dict[str, int]:
 
 def over_budget(name: str, kernel: Kernel, used: Resources, budgets: dict[str, Any]) -> list[str]:
     """Where the kernel uses more than recorded; an empty list where it does not."""
-    arch = architecture(used.capability)
-    budget = budgets.get(arch, {}).get(name)
+    budget = budgets.get(architecture(used.capability), {}).get(name)
     if budget is None:
-        return [f"{name} has no budget for {arch}; record one with `python -m gpu.report --record`"]
+        return ["it has no budget; record one with `python -m gpu.report --record`"]
     other = other_compilers(budgets)
     return [
-        f"{n} {what} on {arch}, budget {budget[what]}{f' and {ALLOWANCE} more, because {other}' if allowed else ''}; "
+        f"{n} {what}, budget {budget[what]}{f' and {ALLOWANCE} more, because {other}' if allowed else ''}; "
         "if that is worth it, record it with `python -m gpu.report --record`"
         for what, n in spent(kernel, used).items()
         for allowed in [ALLOWANCE if other and what == "registers" else 0]
@@ -57,8 +56,8 @@ def over_budget(name: str, kernel: Kernel, used: Resources, budgets: dict[str, A
 
 
 def other_compilers(budgets: dict[str, Any]) -> str:
-    """Which compilers differ from those of the budgets, in words; empty where none does."""
-    recorded = budgets.get("compilers", {})
+    """Which compilers differ from those of the budgets, in words; empty where none does, or nothing is recorded."""
+    recorded = budgets.get("compilers", compilers())
     return ", ".join(
         f"{package} is {number}, was {recorded.get(package, 'unknown')}"
         for package, number in compilers().items()

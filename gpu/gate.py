@@ -80,9 +80,12 @@ class Resources:
 
 @cache
 def resources(kernel: Kernel, capability: Capability) -> Resources:
-    """Compile `kernel` for `capability` and measure it.  RuntimeError with the assembler's log where it refuses."""
-    text = compile.ptx(kernel, capability)
-    cubin, log = link(text, capability)
+    """Compile `kernel` for `capability` and measure it.  RuntimeError with the compiler's words where it refuses."""
+    try:
+        text = compile.ptx(kernel, capability)
+        cubin, log = link(text, capability)
+    except Exception as error:
+        raise RuntimeError(f"{kernel.name} does not compile for {architecture(capability)}: {error}") from error
 
     def logged(pattern: str) -> list[int]:
         return [int(n) for n in re.findall(pattern, log)]
@@ -102,7 +105,7 @@ def resources(kernel: Kernel, capability: Capability) -> Resources:
 
 
 def link(text: str, capability: Capability) -> tuple[bytes, str]:
-    """PTX to machine code: a cubin, and the assembler's log."""
+    """PTX to machine code: a cubin, and the assembler's log.  RuntimeError with the log where it refuses."""
     from cuda.bindings import nvjitlink
 
     options = [f"-arch={architecture(capability)}", "-Xptxas=-v", "-lineinfo"]
@@ -117,8 +120,7 @@ def link(text: str, capability: Capability) -> tuple[bytes, str]:
     except nvjitlink.nvJitLinkError as error:
         log = bytearray(nvjitlink.get_error_log_size(handle))
         nvjitlink.get_error_log(handle, log)
-        said = log.decode().strip("\0\n ")
-        raise RuntimeError(f"{architecture(capability)} cannot run this kernel: {said}") from error
+        raise RuntimeError(log.decode().strip("\0\n ")) from error
     finally:
         nvjitlink.destroy(handle)
     return bytes(cubin), log.decode()

@@ -87,6 +87,15 @@ def measure(kernels: dict[str, Kernel]) -> list[dict[str, Any]]:
     return records
 
 
+def record(kernels: dict[str, Kernel]) -> None:
+    """Make what these kernels use now their budgets, in place of all that were recorded."""
+    measured = {
+        gate.architecture(capability): {name: gate.resources(kernel, capability) for name, kernel in kernels.items()}
+        for capability in gate.ARCHITECTURES
+    }
+    budgets.write_budgets(measured, kernels, budgets.BUDGETS)
+
+
 def show(records: list[dict[str, Any]], console: Console) -> None:
     """Print the table, and below it the findings in full."""
     table = Table("kernel", "arch", box=None, pad_edge=False, header_style="bold")
@@ -125,15 +134,15 @@ def main(arguments: list[str] | None = None) -> int:
     if find_spec("numba_cuda") is None:
         sys.exit(gpu.missing())
     kernels = all_kernels()
-    if chosen.record:
-        measured = {
-            gate.architecture(c): {name: gate.resources(k, c) for name, k in kernels.items()}
-            for c in gate.ARCHITECTURES
-        }
-        budgets.write_budgets(measured, kernels, budgets.BUDGETS)
-    records = measure({name: k for name, k in kernels.items() if chosen.kernel in name})
-    if not records:
+    wanted = {name: kernel for name, kernel in kernels.items() if chosen.kernel in name}
+    if not wanted:
         sys.exit(f"no kernel has {chosen.kernel!r} in its name; there are: {', '.join(kernels) or 'none'}")
+    try:
+        if chosen.record:
+            record(kernels)
+        records = measure(wanted)
+    except RuntimeError as error:
+        sys.exit(str(error))
     if chosen.json:
         print(json.dumps(records, indent=1))
     else:

@@ -7,15 +7,15 @@ both threads are of one warp whose lanes met in between.
 
 from typing import Any
 
-from numba import carray, cfunc, njit
+from numba import carray
 
 from gpu.emulator import record as r
-from gpu.emulator.native import bytes_at, words_at
+from gpu.emulator.native import bytes_at, callback, native, words_at
 
 SEVERAL, MANY = 1 << 16, 1 << 17  # beside a reader's number: others of its warp, of other warps have read as well
 
 
-@njit(nogil=True, cache=True)
+@native
 def fault(report, kind, thread, site, a=0, b=0, c=0):
     """Write down what went wrong; the first fault stays."""
     if report[0] == r.NO_FAULT:
@@ -23,7 +23,7 @@ def fault(report, kind, thread, site, a=0, b=0, c=0):
     return 1
 
 
-@njit(nogil=True, cache=True)
+@native
 def check(thread, address, size, kind, site):
     """1 and a report where an access of `size` bytes is not allowed, else 0.  thread: address of its record."""
     mine = carray(words_at(thread), r.RECORD)
@@ -45,7 +45,7 @@ def check(thread, address, size, kind, site):
     return fault(report, r.OUTSIDE, mine[r.LINEAR], site, address, size, kind)
 
 
-@njit(nogil=True, cache=True)
+@native
 def watch(context, report, thread, address, size, kind, site):
     """Note an access to shared memory; 1 and a report where it races with an earlier one."""
     epoch, warp = context[r.EPOCH], thread >> 5
@@ -74,7 +74,7 @@ def watch(context, report, thread, address, size, kind, site):
     return 0
 
 
-@njit(nogil=True, cache=True)
+@native
 def begin_copy(thread, to, origin, size, site):
     """Queue 16 bytes for the thread's open group: `size` of them from `origin`, then zeros."""
     mine = carray(words_at(thread), r.RECORD)
@@ -94,7 +94,7 @@ def begin_copy(thread, to, origin, size, site):
     return 0
 
 
-@njit(nogil=True, cache=True)
+@native
 def check_part(thread, origin, size, site):
     """Check the source of an asynchronous copy: aligned to 16 bytes, of which only `size` are read."""
     mine = carray(words_at(thread), r.RECORD)
@@ -105,14 +105,14 @@ def check_part(thread, origin, size, site):
     return check(thread, origin, 1, r.READ, site) or check(thread, origin + size - 1, 1, r.READ, site)
 
 
-@njit(nogil=True, cache=True)
+@native
 def pending(context, mine):
     """The queue of a thread's asynchronous copies."""
     start = context[r.PENDING] + mine[r.LINEAR] * r.MAX_COPIES * r.PENDING_WORDS * 8
     return carray(words_at(start), (r.MAX_COPIES, r.PENDING_WORDS))
 
 
-@njit(nogil=True, cache=True)
+@native
 def finish_copies(thread, groups_left, site):
     """Let copies arrive, oldest first, until at most `groups_left` committed groups are under way."""
     mine = carray(words_at(thread), r.RECORD)
@@ -140,4 +140,4 @@ CALLED: dict[str, tuple[str, Any]] = {
 
 def callbacks() -> dict:
     """The functions that compiled kernels call, by the name under which they ask for them."""
-    return {name: cfunc(signature, cache=True)(function.py_func) for name, (signature, function) in CALLED.items()}
+    return {name: callback(signature, function) for name, (signature, function) in CALLED.items()}

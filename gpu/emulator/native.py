@@ -1,8 +1,26 @@
 """What numba's ordinary language lacks: numbers as addresses, bits as floats, and a call to an address."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 from llvmlite import ir
-from numba import types
+from numba import cfunc, njit, types
 from numba.extending import intrinsic
+
+from minillm.code_cache import fingerprint, keep
+
+SOURCES = fingerprint(Path(__file__).parent)
+
+
+def native(function: Callable) -> Any:
+    """Compile a function of the emulator on its first call, for any thread to run; the machine code is kept on disk."""
+    return keep(njit(nogil=True)(function), SOURCES)
+
+
+def callback(signature: str, function: Any) -> Any:
+    """A `native` function as one that machine code can call by its `address`."""
+    return keep(cfunc(signature)(function.py_func), SOURCES)
 
 
 def _pointer(numba_type, llvm_type):

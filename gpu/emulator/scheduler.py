@@ -6,15 +6,15 @@ lanes is drawn anew each round, from a seed, and each rule of the machine that a
 """
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from gpu.emulator import record as r
 from gpu.emulator.memory import check, fault
-from gpu.emulator.native import switch, words_at
+from gpu.emulator.native import native, switch, words_at
 from gpu.emulator.warp import NOBODY, perform
 
 
-@njit(nogil=True, cache=True)
+@native
 def run_blocks(core, records, mail, dims, first, last, step, seed, poison):
     """Run blocks first, first + step, ... before last; returns the number of the block that failed, or -1.
 
@@ -55,7 +55,7 @@ def run_blocks(core, records, mail, dims, first, last, step, seed, poison):
     return -1
 
 
-@njit(nogil=True, cache=True)
+@native
 def begin(core, records, threads, context, poison):
     """A new block: every thread at the kernel's entry, with nothing in flight."""
     frame, entry = core[4], core[5]
@@ -79,7 +79,7 @@ def begin(core, records, threads, context, poison):
 ENDLESS = 1 << 26  # accesses of one thread between two barriers; more take seconds, and are a loop that does not end
 
 
-@njit(nogil=True, cache=True)
+@native
 def run_warp(core, records, current, w, threads, mixed):
     """Let every lane of warp w that can run do so until it waits or ends; returns if one did."""
     moved = False
@@ -95,7 +95,7 @@ def run_warp(core, records, current, w, threads, mixed):
     return moved
 
 
-@njit(nogil=True, cache=True)
+@native
 def meet(records, mail, context, report, w):
     """Perform the operations of warp w for which all lanes have come; returns if there was one."""
     lanes = records[32 * w : 32 * w + 32]
@@ -121,7 +121,7 @@ def meet(records, mail, context, report, w):
     return performed
 
 
-@njit(nogil=True, cache=True)
+@native
 def perform_together(lanes, mail, context, report, operation, active, w):
     """One operation of a warp; the lanes that took part can run on."""
     every = True
@@ -141,7 +141,7 @@ def perform_together(lanes, mail, context, report, operation, active, w):
         carray(words_at(context[r.WARP_EPOCHS]), 32)[w] += 1
 
 
-@njit(nogil=True, cache=True)
+@native
 def release(records, mail, context, report, threads, done):
     """All threads that have not ended wait at a barrier: count what they bring, and let them run on."""
     place, total, live = -1, 0, 0

@@ -5,10 +5,10 @@ which lanes take part.  Fragments are laid out as drawn in `gpu/ptx.py`.
 """
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from gpu.emulator import record as r
-from gpu.emulator.native import bits_of, float_of, halves_at
+from gpu.emulator.native import bits_of, float_of, halves_at, native
 
 U32, F32 = np.uint32, np.float32
 OUT = r.RESULT
@@ -17,7 +17,7 @@ ALL, ANY, EQUAL, BALLOT = range(4)  # what a vote asks
 NOBODY = -1
 
 
-@njit(nogil=True, cache=True)
+@native
 def perform(operation, mail, active, shared):
     """Do it.  Returns the lane that asked for a value of a lane that takes no part, or NOBODY."""
     if operation == r.SHUFFLE:
@@ -37,7 +37,7 @@ def perform(operation, mail, active, shared):
     return NOBODY
 
 
-@njit(nogil=True, cache=True)
+@native
 def shuffle(mail, active):
     """Operands: mode, value, where, clamp.  Results: the value of another lane, and whether there was one."""
     lost = NOBODY
@@ -60,7 +60,7 @@ def shuffle(mail, active):
     return lost
 
 
-@njit(nogil=True, cache=True)
+@native
 def vote(mail, active):
     """Operands: mode, condition.  Results: the ballot (bit i is lane i's condition), and the answer."""
     ballot, asked = U32(0), U32(0)
@@ -76,7 +76,7 @@ def vote(mail, active):
             mail[lane, OUT], mail[lane, OUT + 1] = ballot, answer
 
 
-@njit(nogil=True, cache=True)
+@native
 def match(mail, active, everyone):
     """Operand: a value of two words.  Results: the mask of the lanes with the same one, and whether all have it.
 
@@ -94,7 +94,7 @@ def match(mail, active, everyone):
             mail[lane, OUT + 1] = U32(1) - others
 
 
-@njit(nogil=True, cache=True)
+@native
 def ldmatrix(mail, active, shared, transposed):
     """Operands: address of a row (in shared memory), number of matrices.  Results: a pair of each."""
     for matrix in range(mail[0, 1]):
@@ -111,7 +111,7 @@ def ldmatrix(mail, active, shared, transposed):
     return NOBODY
 
 
-@njit(nogil=True, cache=True)
+@native
 def mma_bf16(mail, active):
     """D = A B + C, 16 x 16 by 16 x 8; products and sums in float32."""
     a, b = np.empty((16, 16), F32), np.empty((16, 8), F32)
@@ -128,7 +128,7 @@ def mma_bf16(mail, active):
     return NOBODY
 
 
-@njit(nogil=True, cache=True)
+@native
 def mma_tf32(mail, active):
     """D = A B + C, 16 x 8 by 8 x 8; the lowest 13 bits of each operand are not looked at."""
     a, b = np.empty((16, 8), F32), np.empty((8, 8), F32)
@@ -145,7 +145,7 @@ def mma_tf32(mail, active):
     return NOBODY
 
 
-@njit(nogil=True, cache=True)
+@native
 def mma_int8(mail, active):
     """D = A B + C, 16 x 32 by 32 x 8, in int32, which wraps around."""
     a, b = np.empty((16, 32), np.int32), np.empty((32, 8), np.int32)
@@ -168,7 +168,7 @@ def mma_int8(mail, active):
     return NOBODY
 
 
-@njit(nogil=True, cache=True)
+@native
 def accumulate(mail, a, b):
     """Add the product of two small matrices to the accumulator fragments in float32."""
     for lane in range(32):
@@ -180,13 +180,13 @@ def accumulate(mail, a, b):
             mail[lane, OUT + part] = bits_of(F32(total + float_of(mail[lane, 6 + part])))
 
 
-@njit(nogil=True, cache=True)
+@native
 def bf16(pair, half):
     """The lower (0) or upper (1) bfloat16 of a pair, as float32."""
     return float_of(U32(pair & U32(0xFFFF0000)) if half else U32(pair << U32(16)))
 
 
-@njit(nogil=True, cache=True)
+@native
 def int8(four, byte):
     """One signed byte of four."""
     value = np.int32((four >> U32(8 * byte)) & U32(255))

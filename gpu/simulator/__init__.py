@@ -1,4 +1,4 @@
-"""The simulator: a kernel's Python code, thread by thread, on one core, with everything it touches checked and counted."""
+"""The simulator: a kernel's Python code, thread by thread, on one core; all that it touches is checked and counted."""
 
 from gpu.simulator.machine import Simulator
 from gpu.simulator.trace import Trace

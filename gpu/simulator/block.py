@@ -7,6 +7,7 @@ microsecond, and nothing else runs at the same time.
 import math
 import sys
 from collections.abc import Callable
+from contextvars import copy_context
 from random import Random
 from types import CodeType
 from typing import Any, NamedTuple
@@ -41,7 +42,7 @@ class Wait(NamedTuple):
 class Lane:
     """One CUDA thread."""
 
-    __slots__ = ("greenlet", "index", "mark", "number", "result", "spins", "thread", "wait", "warp")
+    __slots__ = ("greenlet", "index", "mark", "number", "result", "returned", "spins", "thread", "wait", "warp")
 
     def __init__(self, thread: int, index: Dim3, warp: "Warp") -> None:
         self.thread, self.index, self.warp, self.number = thread, index, warp, thread % WARP
@@ -49,6 +50,7 @@ class Lane:
         self.wait: Any = None  # a Wait
         self.result: Any = None
         self.greenlet: Any = None
+        self.returned = False
         self.spins = 0
 
 
@@ -65,6 +67,31 @@ class Warp:
         self.group = Mark(None, number, 0)
         self.ready: list[Lane] = []
         self.waiting: list[Lane] = []  # at operations of this warp
+
+
+class Threads:
+    """Greenlets that each run `body` once per block: beginning one costs more than continuing it."""
+
+    def __init__(self, count: int, body: Callable[[], None], leave: Callable[[], None]) -> None:
+        from greenlet import getcurrent, greenlet
+
+        def one_block_after_the_other() -> None:
+            while True:
+                body()
+                leave()
+
+        self.scheduler = getcurrent()
+        self.greenlets = [greenlet(one_block_after_the_other) for _ in range(count)]
+        context = copy_context()  # NumPy's errstate lives there
+        for made in self.greenlets:
+            made.gr_context = context
+
+    def __enter__(self) -> "Threads":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for made in self.greenlets:
+            made.throw()  # ends it wherever it waits
 
 
 class Block:
@@ -86,25 +113,22 @@ class Block:
         self.lane = self.lanes[0]  # the one that runs
         self.mark = self.lane.mark
 
-    def run(self, body: Callable[[], None], context: Any) -> None:
+    def run(self, threads: "Threads") -> None:
         """Until all threads have returned.  KernelError where they cannot, or where one fails."""
-        from greenlet import getcurrent, greenlet
+        self.scheduler = threads.scheduler
+        for lane, greenlet in zip(self.lanes, threads.greenlets):
+            lane.greenlet = greenlet
+        while any(warp.live for warp in self.warps):
+            ready = [warp for warp in self.warps if warp.ready]
+            for warp in self._in_some_order(ready):
+                self._run_warp(warp)
+            if not ready:
+                self._release_barrier()
 
-        self.scheduler = getcurrent()
-        for lane in self.lanes:
-            lane.greenlet = greenlet(body)
-            lane.greenlet.gr_context = context  # NumPy's errstate lives there
-        try:
-            while any(warp.live for warp in self.warps):
-                ready = [warp for warp in self.warps if warp.ready]
-                for warp in self._in_some_order(ready):
-                    self._run_warp(warp)
-                if not ready:
-                    self._release_barrier()
-        finally:
-            for lane in self.lanes:
-                if lane.greenlet:  # an error elsewhere left it in the middle
-                    lane.greenlet.throw()
+    def leave(self) -> None:
+        """Called by a thread that has come to the kernel's end."""
+        self.lane.returned = True
+        self.scheduler.switch()
 
     def meet(self, kind: str, mask: int | None, value: Any, combine: Callable[[dict[int, Any]], Any]) -> Any:
         """Called by a thread: wait for the others (mask: of the warp; None: all of the block); the combined result."""
@@ -142,7 +166,7 @@ class Block:
                 raise self._failure(lane, error) from error
             wait = lane.wait
             if wait is None:
-                if lane.greenlet.dead:
+                if lane.returned:
                     warp.live &= ~(1 << lane.number)
                 else:
                     warp.ready.append(lane)
@@ -200,10 +224,8 @@ def _grouped(lanes: list[Lane]) -> list[list[Lane]]:
     """Those that wait at the same instruction for the same thing."""
     groups: list[list[Lane]] = []
     for lane in lanes:
-        code, offset, kind, mask, *_ = lane.wait
         for group in groups:
-            wait = group[0].wait
-            if wait.code is code and wait.mask == mask and wait.kind == kind and _same(code, offset, wait.offset):
+            if _same(lane.wait, group[0].wait):
                 group.append(lane)
                 break
         else:
@@ -211,8 +233,11 @@ def _grouped(lanes: list[Lane]) -> list[list[Lane]]:
     return groups
 
 
-def _same(code: CodeType, offset: int, other: int) -> bool:
-    return offset == other or place(code, offset) == place(code, other)
+def _same(a: Wait, b: Wait) -> bool:
+    if a.code is not b.code or a.mask != b.mask or a.kind != b.kind:
+        return False
+    # A frame's offset may lie in the room for caches behind the instruction.
+    return a.offset == b.offset or place(a.code, a.offset) == place(b.code, b.offset)
 
 
 def _continue(lanes: list[Lane], values: dict[int, Any]) -> None:

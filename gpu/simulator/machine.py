@@ -1,6 +1,6 @@
 """The machine that runs a kernel's Python code on the host."""
 
-import contextvars
+import math
 from functools import partial
 from random import Random
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu.array import Array, HostMemory
 from gpu.kernel import Kernel
-from gpu.simulator.block import Block, Dim3
+from gpu.simulator.block import Block, Dim3, Threads
 from gpu.simulator.memory import View
 from gpu.simulator.rebind import Rebinding
 from gpu.simulator.shared import SharedMemory
@@ -35,37 +35,42 @@ class Simulator(HostMemory):
         self.trace = Trace() if trace else None
 
     def launch(
-        self, kernel: Kernel, grid: tuple, block: tuple, shared: int, arguments: list, stream: Any = None
-    ) -> None:  # noqa: ARG002
+        self,
+        kernel: Kernel,
+        grid: tuple,
+        block: tuple,
+        shared: int,
+        arguments: list,
+        stream: Any = None,  # noqa: ARG002 -- a launch has ended when it returns
+    ) -> None:
         """Run all blocks.  KernelError names the kernel, the block, the thread and the line."""
-        traced = self.trace.observe if self.trace else lambda view: view
+        traced = self.trace.observe if self.trace else _untraced
         memory = SharedMemory(shared, self.races, traced)
-        cuda = Cuda(Dim3(*grid), Dim3(*block), memory, self.trace.note_barrier if self.trace else lambda wait: None)
+        cuda = Cuda(Dim3(*grid), Dim3(*block), memory, self.trace)
         function = Rebinding(cuda).function(kernel.function)
         passed = [
-            traced(_seen(p.name, a)) if isinstance(a, Array) else _scalar(a)
+            traced(View(a.memory.reshape(-1), a.shape, p.name, "global")) if isinstance(a, Array) else _scalar(a)
             for p, a in zip(kernel.parameters, arguments)
         ]
         body = partial(function, *passed)
-        with np.errstate(all="ignore"):  # hardware wraps and makes infinities in silence
-            context = contextvars.copy_context()
+        with (
+            np.errstate(all="ignore"),  # hardware wraps and makes infinities in silence
+            Threads(math.prod(block), body, lambda: cuda.block.leave()) as threads,
+        ):
             for index in self._blocks(grid):
                 running = Block(kernel.name, index, Dim3(*block), cuda, self.random)
                 memory.begin(running)
                 cuda.begin(running)
-                if self.trace:
-                    self.trace.begin(running)
-                running.run(body, context)
-                if self.trace:
-                    self.trace.end()
+                running.run(threads)
+                cuda.end()
 
     def _blocks(self, grid: tuple) -> list[Dim3]:
         blocks = [Dim3(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
         return self.random.sample(blocks, len(blocks)) if self.random else blocks
 
 
-def _seen(name: str, array: Array) -> View:
-    return View(array.memory.reshape(-1), array.shape, name, "global")
+def _untraced(view: View) -> View:
+    return view
 
 
 def _scalar(value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
 from operator import index as as_int
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 

@@ -2,7 +2,7 @@
 
 import dis
 import linecache
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
@@ -57,7 +57,7 @@ def place(code: CodeType, offset: int) -> Place:
     return Place(code, _instructions(code)[offset // 2])
 
 
-@lru_cache(maxsize=None)
+@cache
 def _instructions(code: CodeType) -> list[int]:
     """For each unit of two bytes, where the instruction begins to which it belongs."""
     begins = {i.offset for i in dis.get_instructions(code)}
@@ -67,7 +67,7 @@ def _instructions(code: CodeType) -> list[int]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def _positions(code: CodeType) -> list[tuple[int | None, ...]]:
     return list(code.co_positions())
 
@@ -91,7 +91,7 @@ def error_place(traceback: TracebackType | None) -> Place | None:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def stored_name(call: Place) -> str:
     """The variable that receives the result of a call; where there is none, the place of the call."""
     instructions = list(dis.get_instructions(call.code))

@@ -1,4 +1,4 @@
-"""The Python twin of `gpu.ptx`: what its operations mean, where that needs no tensor core and no copy in the background."""
+"""The Python twin of `gpu.ptx`: what its operations mean, where that needs no tensor core and no asynchronous copy."""
 
 from typing import Any, NoReturn
 
@@ -29,9 +29,9 @@ def divide(numerator: Any, denominator: Any) -> np.float32:
 
 def dp4a(a: Any, b: Any, c: Any) -> np.int32:
     """c + a0 b0 + a1 b1 + a2 b2 + a3 b3 of the four signed bytes in each of a and b."""
-    first, second = (np.array(int(x) & 0xFFFFFFFF, np.uint32).reshape(1).view(np.int8).astype(np.int32) for x in (a, b))
-    total = (int(first @ second) + int(c)) & 0xFFFFFFFF
-    return np.array(total, np.uint32).astype(np.int32)[()]
+    first, second = (np.array([int(x) & 0xFFFFFFFF], np.uint32).view(np.int8).astype(int) for x in (a, b))
+    total = int(first @ second) + int(c)
+    return np.int64(total).astype(np.int32)
 
 
 def as_float(bits: Any) -> np.float32:

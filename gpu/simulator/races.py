@@ -1,8 +1,8 @@
 """Races on shared memory: two threads at one element, one of them writing, and nothing between them that orders it.
 
-Every element remembers its last writer and its readers since the last syncthreads.  Threads of one warp are also ordered
-by their warp's operations (syncwarp, shuffles, votes), so what is remembered carries the warp's *epoch*, a number that
-grows at each of them.
+Every element remembers its last writer and its readers since the last syncthreads.  Threads of one warp are also
+ordered by the operations of their warp (syncwarp, shuffles, votes), so what is remembered carries the *epoch* of the
+warp, a number that grows at each of them.
 """
 
 import math

@@ -40,8 +40,9 @@ class SharedMemory:
         call = place(frame.f_code, frame.f_lasti)
         if call not in self.arrays:
             shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-            make = self._static if math.prod(shape) else self._dynamic
-            self.arrays[call] = self.traced(make(shape, dtype, stored_name(call)))
+            name = stored_name(call)
+            made = self._static(shape, dtype, name) if math.prod(shape) else self._dynamic(dtype, name)
+            self.arrays[call] = self.traced(made)
         return self.arrays[call]
 
     def _static(self, shape: tuple[int, ...], dtype: Any, name: str) -> View:
@@ -54,9 +55,9 @@ class SharedMemory:
             )
         return self._view(flat, shape, name, Races(name, shape) if self.races else None)
 
-    def _dynamic(self, shape: tuple[int, ...], dtype: Any, name: str) -> View:
-        flat = self.dynamic[: self.dynamic_bytes // as_dtype(dtype).itemsize * as_dtype(dtype).itemsize]
-        flat = flat.view(as_dtype(dtype))
+    def _dynamic(self, dtype: Any, name: str) -> View:
+        dtype = as_dtype(dtype)
+        flat = self.dynamic[: self.dynamic_bytes // dtype.itemsize * dtype.itemsize].view(dtype)
         # Arrays of equally large elements see each other's accesses.
         races = self.dynamic_races.setdefault(flat.itemsize, Races(name, flat.shape)) if self.races else None
         return self._view(flat, flat.shape, name, races)

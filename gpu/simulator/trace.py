@@ -80,7 +80,8 @@ class Trace:
     """Counts of all launches since it was made.  `table()` has one row per access; `print` shows it.
 
     Threads run one after the other, so which lanes act together is inferred: the k-th time that a lane comes to an
-    access belongs to the k-th time that the other lanes of its warp do, as on hardware unless lanes skip turns of a loop.
+    access belongs to the k-th time that the other lanes of its warp do.  So does hardware, unless lanes skip turns of
+    a loop.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """What a kernel knows as `cuda`: numba's names, each with its meaning in Python."""
 
 import math
+import sys
 from collections.abc import Callable
 from operator import index as as_int
 from types import SimpleNamespace
@@ -11,7 +12,9 @@ import numpy as np
 from gpu.errors import KernelError
 from gpu.simulator.block import WARP, Block, Dim3, Wait
 from gpu.simulator.memory import View
+from gpu.simulator.place import kernel_place, stored_name
 from gpu.simulator.shared import SharedMemory, poisoned
+from gpu.simulator.trace import Trace
 
 ALL_LANES = 0xFFFFFFFF
 
@@ -21,8 +24,8 @@ class Cuda:
 
     warpsize = WARP
 
-    def __init__(self, grid: Dim3, size: Dim3, memory: SharedMemory, note_barrier: Callable[[Wait], None]) -> None:
-        self.gridDim, self.blockDim, self.note_barrier = grid, size, note_barrier
+    def __init__(self, grid: Dim3, size: Dim3, memory: SharedMemory, trace: Trace | None) -> None:
+        self.gridDim, self.blockDim, self.trace = grid, size, trace
         self.threadIdx = self.blockIdx = Dim3(0, 0, 0)
         self.laneid = 0
         self.shared = SimpleNamespace(array=memory.array)
@@ -34,6 +37,18 @@ class Cuda:
         """Another block."""
         self.block, self.blockIdx = block, block.index
         self._meet = block.meet
+        if self.trace:
+            self.trace.begin(block)
+
+    def note_barrier(self, wait: Wait) -> None:
+        """The block passes a barrier."""
+        if self.trace:
+            self.trace.note_barrier(wait)
+
+    def end(self) -> None:
+        """The block has ended."""
+        if self.trace:
+            self.trace.end()
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"the simulator has no cuda.{name}; the emulator runs whatever compiles")
@@ -238,11 +253,16 @@ def _unsigned(value: Any) -> tuple[int, int]:
 def _local_array(shape: Any, dtype: Any, alignment: int | None = None) -> View:  # noqa: ARG001
     """cuda.local.array: memory of one thread (registers, if all indices are known when it is compiled)."""
     shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    return View(poisoned(math.prod(shape), dtype), shape, "local", "local")
+    return View(poisoned(math.prod(shape), dtype), shape, _receiver(), "local")
 
 
 def _constant(host: np.ndarray) -> View:
     """cuda.const.array_like: memory that is only read."""
     flat = np.array(host).reshape(-1)
     flat.flags.writeable = False
-    return View(flat, host.shape, "constant", "constant")
+    return View(flat, host.shape, _receiver(), "constant")
+
+
+def _receiver() -> str:
+    """The name of the variable that gets what is made here."""
+    return stored_name(kernel_place(sys._getframe(1)))

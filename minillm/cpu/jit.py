@@ -6,7 +6,6 @@ and no infinity occurs (LLVM's `nnan` and `ninf`, which numba's `fastmath=True` 
 Nor do divisions become estimates (`arcp`): they are rare, and 1/C must be exact where C is a power of two.
 """
 
-import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,20 +14,12 @@ from typing import Any
 import numba
 from numba.core import event
 
+from minillm.code_cache import fingerprint, keep
+
 FLAGS = {"contract", "reassoc", "nsz"}
 
 
-def _fingerprint() -> str:
-    """Of the source of every kernel, and of the reference, whose constants kernels use.
-
-    numba itself looks only at the file a kernel stands in, not at its callees'.
-    """
-    here = Path(__file__).parent
-    sources = [path.read_bytes() for folder in (here, here.parent / "ops") for path in sorted(folder.glob("*.py"))]
-    return hashlib.sha256(b"\0".join(sources)).hexdigest()
-
-
-SOURCES = _fingerprint()
+SOURCES = fingerprint(Path(__file__).parent, Path(__file__).parents[1] / "ops")  # kernels use the reference's constants
 
 
 def kernel(function: Callable) -> Any:
@@ -38,9 +29,7 @@ def kernel(function: Callable) -> Any:
     numba's version, the processor, and the source of every file in minillm/cpu and minillm/ops.
     """
     compiled: Any = numba.njit(nogil=True, fastmath=FLAGS, error_model="numpy")(function)
-    compiled.enable_caching()
-    compiled._cache._cache_file._source_stamp = SOURCES
-    return compiled
+    return keep(compiled, SOURCES)
 
 
 def inline(function: Callable) -> Any:

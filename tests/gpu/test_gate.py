@@ -214,7 +214,7 @@ def test_without_nvdisasm_resources_still_come_and_it_is_said(monkeypatch, capsy
 
 
 def test_what_the_assembler_refuses_is_told():
-    with pytest.raises(RuntimeError, match=r"sm_80 cannot run this kernel: (?s:.)*too much shared data"):
+    with pytest.raises(RuntimeError, match=r"greedy does not compile for sm_80: (?s:.)*too much shared data"):
         gate.resources(greedy, (8, 0))
 
 
@@ -265,13 +265,13 @@ def test_a_broken_budget_is_noticed(recorded, what):
     used, allowed = recorded
     allowed["sm_80"]["halve"][what] -= 1
     (finding,) = budgets.over_budget("halve", halve, used, allowed)
-    assert f" {what} on sm_80, budget {allowed['sm_80']['halve'][what]};" in finding
+    assert f" {what}, budget {allowed['sm_80']['halve'][what]};" in finding
 
 
 def test_a_kernel_without_a_budget_is_noticed(recorded):
     used, allowed = recorded
     (finding,) = budgets.over_budget("other", halve, used, allowed)
-    assert finding.startswith("other has no budget for sm_80")
+    assert finding.startswith("it has no budget")
 
 
 @pytest.mark.parametrize(("more", "found"), [(8, 0), (9, 1)])
@@ -353,7 +353,7 @@ def test_the_report_records_shows_and_judges(reported, capsys):
     assert report.main(["--kernel", "square"]) == 0, "--record records all kernels"
     assert report.main([]) == 1, "hoard has findings"
     text = capsys.readouterr().out
-    assert "a.halve on sm_90: a.halve has no budget for sm_90" in text
+    assert "a.halve on sm_80 and sm_90: it has no budget" in text
     assert "b.hoard on sm_80: blocks=5 should fit" in " ".join(text.split())
 
 
@@ -367,6 +367,12 @@ def test_the_report_is_also_json(reported, capsys):
     assert first["tensor"] == first["instructions"]["HMMA.16816.F32.BF16"] == 1
     assert first["asynchronous"] == 1 and first["wide"] == 1, "the asynchronous copy is of 16 bytes"
     assert first["static_shared"] == 512 and first["limits"] == ["blocks"]
+
+
+def test_a_kernel_that_does_not_compile_is_named(monkeypatch):
+    monkeypatch.setattr(report, "all_kernels", lambda: {"greedy": greedy})
+    with pytest.raises(SystemExit, match=r"greedy does not compile for sm_80: "):
+        report.main([])
 
 
 def test_a_name_that_no_kernel_has_is_told(reported):
