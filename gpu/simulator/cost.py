@@ -28,14 +28,19 @@ def num_ideal_sectors(request: Request) -> int:
     return -(-len(set(request.addresses)) * request.width // SECTOR)
 
 
-def conflict_ways(request: Request) -> int:
-    """How often the busiest bank must serve: 1 is no conflict.
+def words_by_bank(request: Request) -> dict[tuple[int, int], set[int]]:
+    """The words that each bank must give, by (turn, bank).
 
-    Requests of 8 and 16 bytes a lane are served in halves and quarters of the warp; the worst of them counts.
+    Requests of 8 and 16 bytes a lane take two and four turns: one for each half or quarter of the warp.
     """
-    together = BANKS * WORD // max(request.width, WORD)  # lanes that are served at once
-    words: dict[tuple[int, int], set[int]] = {}  # by part of the warp and bank
+    together = BANKS * WORD // max(request.width, WORD)  # lanes that are served in one turn
+    words: dict[tuple[int, int], set[int]] = {}
     for lane, address in zip(request.lanes, request.addresses):
         for word in range(address // WORD, (address + request.width - 1) // WORD + 1):
             words.setdefault((lane // together, word % BANKS), set()).add(word)
-    return max(map(len, words.values()))
+    return words
+
+
+def conflict_ways(request: Request) -> int:
+    """How many words the busiest bank must give in one turn: 1 is no conflict."""
+    return max(map(len, words_by_bank(request).values()))

@@ -132,7 +132,7 @@ class Trace:
             ).rstrip()
             for row in rows
         ]
-        lines += [f"{where}  {count} barriers passed by blocks" for where, count in self.barriers.items()]
+        lines += [f"{where}  barriers passed: {count}" for where, count in self.barriers.items()]
         return "\n".join(lines)
 
     # Called by the simulator.
