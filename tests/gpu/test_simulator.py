@@ -133,6 +133,7 @@ def warp_operations(out, x, n):
     out[i, 6] = cuda.ballot_sync(FULL, x[i] > 3)
     out[i, 7] = cuda.match_any_sync(FULL, x[i])
     out[i, 8] = cuda.popc(cuda.activemask())
+    out[i, 9] = cuda.ballot_sync(FULL, x[i] > 3) < 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -140,7 +141,7 @@ def warp_operations(out, x, n):
 def test_every_warp_operation_equals_its_numpy_model(n, seed):
     x = np.random.default_rng(n).integers(0, 8, 96).astype(np.int32)
     x[:32] %= 3
-    out = launched(warp_operations, 1, 96, zeros(96, 9, dtype=np.int32), x, n, seed=seed)[0]
+    out = launched(warp_operations, 1, 96, zeros(96, 10, dtype=np.int32), x, n, seed=seed)[0]
     lane = np.arange(32)
     for warp in range(3):
         v, got = x[32 * warp :][:32], out[32 * warp :][:32].T
@@ -153,7 +154,7 @@ def test_every_warp_operation_equals_its_numpy_model(n, seed):
         assert set(got[6]) == {int(np.sum(bits[v > 3], dtype=np.uint32).view(np.int32))}
         same = [np.sum(bits[v == w], dtype=np.uint32).view(np.int32) for w in v]
         np.testing.assert_array_equal(got[7], same)
-        assert set(got[8]) == {32}
+        assert set(got[8]) == {32} and set(got[9]) == {int(v[31] > 3)}
 
 
 @kernel("int32[:]", threads=32)
@@ -171,6 +172,20 @@ def test_two_halves_of_a_warp_may_do_different_operations(seed):
     np.testing.assert_array_equal(
         launched(halves, 1, 32, zeros(32, dtype=np.int32), seed=seed), np.where(lane < 16, 16005, lane ^ 1)
     )
+
+
+@kernel("int32[:]", threads=32)
+def active_in_a_branch(out):
+    lane = cuda.laneid
+    if lane < 10:
+        out[lane] = cuda.activemask()
+    cuda.syncwarp()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_active_lanes_are_those_that_are_in_a_branch_together(seed):
+    out = launched(active_in_a_branch, 1, 32, zeros(32, dtype=np.int32), seed=seed)
+    np.testing.assert_array_equal(out, np.where(np.arange(32) < 10, 0x3FF, 0))
 
 
 @kernel("int32[:], int32, int32", threads=32)
@@ -436,14 +451,15 @@ def test_more_than_48_kilobytes_of_static_shared_memory_is_an_error():
 def casts(a, b, c):
     a[0] = 300
     a[1] = -129
+    a[2] = 200
     b[0] = -1
     b[1] = 1 << 33 | 5
     c[0] = 1 / 3
 
 
 def test_what_is_stored_is_cast_to_the_arrays_type_and_integers_wrap():
-    a, b, c = launched(casts, 1, 1, zeros(2, dtype=np.int8), zeros(2, dtype=np.uint32), zeros(1))
-    assert a.tolist() == [44, 127] and b.tolist() == [2**32 - 1, 5] and c[0] == np.float32(1 / 3)
+    a, b, c = launched(casts, 1, 1, zeros(3, dtype=np.int8), zeros(2, dtype=np.uint32), zeros(1))
+    assert a.tolist() == [44, 127, -56] and b.tolist() == [2**32 - 1, 5] and c[0] == np.float32(1 / 3)
 
 
 TABLE = np.array([3, 1, 4, 1, 5], np.int32)
@@ -481,15 +497,16 @@ def atomics(x, f):
     cuda.atomic.sub(x, 6, 1)
     cuda.atomic.or_(x, 7, 1 << t % 8)
     cuda.atomic.and_(x, 8, ~(1 << t % 8))
+    cuda.atomic.cas(x, 9, 5, 7)
     cuda.atomic.add(f, 0, np.float32(0.5))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_atomic_operations_lose_nothing(seed):
-    x = zeros(9, dtype=np.int32)
-    x[8] = 0x1FF
+    x = zeros(10, dtype=np.int32)
+    x[8], x[9] = 0x1FF, 3
     x, f = launched(atomics, 1, 96, x, zeros(1), seed=seed)
-    assert x.tolist() == [24, 24, 24, 24, 95, -95, -96, 255, 256] and f[0] == 48
+    assert x.tolist() == [24, 24, 24, 24, 95, -95, -96, 255, 256, 3] and f[0] == 48
 
 
 # Races.
@@ -571,6 +588,34 @@ def test_syncwarp_does_not_order_two_warps_nor_do_atomics_order_reads(kind, seed
     assert "race on shared memory" in error(warp_to_warp, 1, 64, zeros(1, dtype=np.int32), kind, seed=seed)
 
 
+@kernel("int32[:], int32, int32, int32", threads=64)
+def read_then_written(x, first, second, writer):
+    s = cuda.shared.array(2, np.int32)
+    t = cuda.threadIdx.x
+    if t in (first, second):
+        x[t] = s[1]
+    if t == writer:
+        s[1] = 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "writer", "who"),
+    [
+        (0, 0, 40, "thread 40 writes s[1], which thread 0 read"),
+        (1, 2, 2, "thread 2 writes s[1], which several threads of warp 0 read"),
+        (1, 2, 40, "thread 40 writes s[1], which several threads of warp 0 read"),
+        (1, 40, 40, "thread 40 writes s[1], which threads of several warps read"),
+        (5, 5, 5, None),
+    ],
+)
+def test_writing_what_others_have_read_is_a_race(first, second, writer, who):
+    x = zeros(64, dtype=np.int32)
+    if who is None:
+        launched(read_then_written, 1, 64, x, first, second, writer)
+    else:
+        assert who in error(read_then_written, 1, 64, x, first, second, writer)
+
+
 # PTX, errors, names.
 
 
@@ -644,12 +689,13 @@ def test_an_exception_says_where_and_keeps_the_original():
 
 @kernel("int32[:]", threads=4)
 def order(out):
-    out[cuda.atomic.add(out, 4, 1)] = cuda.threadIdx.x
+    out[cuda.atomic.add(out, 4, 1)] = cuda.grid(1)
 
 
-def test_a_seed_fixes_an_order_and_seeds_differ():
+@pytest.mark.parametrize(("blocks", "threads"), [(1, 4), (4, 1)])
+def test_a_seed_fixes_an_order_and_seeds_differ(blocks, threads):
     def order_of(seed):
-        return launched(order, 1, 4, zeros(5, dtype=np.int32), seed=seed)[:4].tolist()
+        return launched(order, blocks, threads, zeros(5, dtype=np.int32), seed=seed)[:4].tolist()
 
     assert order_of(None) == [0, 1, 2, 3] and order_of(5) == order_of(5)
     assert len({tuple(order_of(seed)) for seed in range(10)}) > 3

@@ -221,8 +221,7 @@ def test_pictures_are_drawn_small_and_without_an_error(tmp_path):
 
 
 def test_a_picture_shows_every_lane_once_and_says_what_it_costs():
-    from matplotlib.figure import Figure
-
+    Figure = pytest.importorskip("matplotlib.figure").Figure
     from gpu.simulator.picture import draw_access
 
     trace = traced(wide, 1, 64, np.zeros(256, np.float32), np.zeros(256, np.float32), 0)
