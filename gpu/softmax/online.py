@@ -29,10 +29,10 @@ ZERO = np.float32(0)
 
 @device
 def load(x, at, last, fill):
-    """x[at .. at + 3] in one load where they are in the row and aligned; `fill` for those at or behind `last`."""
+    """x[at .. at + 3] in one load where it can be; `fill` for those at or behind `last`, which `at` itself is not."""
     if at % FOUR == 0 and at + FOUR <= last:
         return ptx.load4(x, at)
-    a = x[at] if at < last else fill
+    a = x[at]
     b = x[at + ONE] if at + ONE < last else fill
     c = x[at + ONE + ONE] if at + ONE + ONE < last else fill
     d = x[at + FOUR - ONE] if at + FOUR - ONE < last else fill
@@ -45,8 +45,7 @@ def store(y, at, last, a, b, c, d):
     if at % FOUR == 0 and at + FOUR <= last:
         ptx.store4(y, at, a, b, c, d)
         return
-    if at < last:
-        y[at] = a
+    y[at] = a
     if at + ONE < last:
         y[at + ONE] = b
     if at + ONE + ONE < last:
