@@ -22,15 +22,14 @@ def read_budgets(file: Path) -> dict[str, Any]:
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
-def write_budgets(measured: dict[str, dict[str, Resources]], kernels: dict[str, Kernel], file: Path) -> None:
-    """Record what the kernels use now.  measured: {"sm_80": {name: resources}}."""
+def write_budgets(numbers: dict[str, dict[str, dict[str, int]]], file: Path) -> None:
+    """Record these numbers, {"sm_80": {kernel: `spent`}}, and the compilers that gave them."""
     lines = ["# What each kernel may use; recorded by `python -m gpu.report --record`.", "[compilers]"]
     lines += [f'{package} = "{number}"' for package, number in compilers().items()]
-    for arch, used in measured.items():
+    for arch, kernels in numbers.items():
         lines += ["", f"[{arch}]"]
-        for name in sorted(used):
-            numbers = ", ".join(f"{what} = {n}" for what, n in spent(kernels[name], used[name]).items())
-            lines.append(f'"{name}" = {{ {numbers} }}')
+        for name, used in sorted(kernels.items()):
+            lines.append(f'"{name}" = {{ {", ".join(f"{what} = {n}" for what, n in used.items())} }}')
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

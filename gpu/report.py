@@ -87,13 +87,17 @@ def measure(kernels: dict[str, Kernel]) -> list[dict[str, Any]]:
     return records
 
 
-def record(kernels: dict[str, Kernel]) -> None:
-    """Make what these kernels use now their budgets, in place of all that were recorded."""
-    measured = {
-        gate.architecture(capability): {name: gate.resources(kernel, capability) for name, kernel in kernels.items()}
-        for capability in gate.ARCHITECTURES
-    }
-    budgets.write_budgets(measured, kernels, budgets.BUDGETS)
+def record(wanted: dict[str, Kernel], kernels: dict[str, Kernel]) -> None:
+    """Make what the wanted kernels use their budgets; with the compilers of the last record, the other budgets stay."""
+    old = budgets.read_budgets(budgets.BUDGETS)
+    if budgets.other_compilers(old):
+        wanted = kernels
+    numbers = {}
+    for capability in gate.ARCHITECTURES:
+        arch = gate.architecture(capability)
+        numbers[arch] = {name: used for name, used in old.get(arch, {}).items() if name in kernels}
+        numbers[arch] |= {name: budgets.spent(k, gate.resources(k, capability)) for name, k in wanted.items()}
+    budgets.write_budgets(numbers, budgets.BUDGETS)
 
 
 def show(records: list[dict[str, Any]], console: Console) -> None:
@@ -139,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.exit(f"no kernel has {chosen.kernel!r} in its name; there are: {', '.join(kernels) or 'none'}")
     try:
         if chosen.record:
-            record(kernels)
+            record(wanted, kernels)
         records = measure(wanted)
     except RuntimeError as error:
         sys.exit(str(error))

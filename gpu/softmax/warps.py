@@ -1,8 +1,8 @@
 """Softmax, second rung: one warp a row, its 32 lanes side by side.
 
 What changed: neighbouring lanes read neighbouring numbers, so a load of a warp is four full sectors, and there are 32
-times as many threads to wait with.  The lanes' partial results meet in registers, by shuffles, without shared memory and
-without a barrier.  The exponentials are computed twice rather than written and read again.
+times as many threads to wait with.  The lanes' partial results meet in registers, by shuffles, without shared memory
+and without a barrier.  The exponentials are computed twice rather than written and read again.
 
 Traffic of N columns: three reads and one write, 16 N bytes.  On an A100 (1,555 GB/s) 4,096 rows of 4,096 columns cannot
 take less than 0.17 ms; where a row stays in the first-level cache between the passes (up to some 4,000 columns), half.

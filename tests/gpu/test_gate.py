@@ -251,7 +251,7 @@ def test_budgets_are_of_the_installed_compilers():
 def recorded(tmp_path):
     """Budgets of `halve`, written and read."""
     used = gate.resources(halve, (8, 0))
-    budgets.write_budgets({"sm_80": {"halve": used}}, {"halve": halve}, tmp_path / "budgets.toml")
+    budgets.write_budgets({"sm_80": {"halve": budgets.spent(halve, used)}}, tmp_path / "budgets.toml")
     return used, budgets.read_budgets(tmp_path / "budgets.toml")
 
 
@@ -350,11 +350,26 @@ def reported(monkeypatch, tmp_path):
 def test_the_report_records_shows_and_judges(reported, capsys):
     assert report.main(["--kernel", "halve"]) == 1, "no budget yet"
     assert report.main(["--record", "--kernel", "halve"]) == 0
-    assert report.main(["--kernel", "square"]) == 0, "--record records all kernels"
+    assert report.main(["--kernel", "square"]) == 1, "only what was named"
+    assert report.main(["--record", "--kernel", "square"]) == 0
+    assert report.main(["--kernel", "halve"]) == 0, "what was recorded before stays"
     assert report.main([]) == 1, "hoard has findings"
     text = capsys.readouterr().out
     assert "a.halve on sm_80 and sm_90: it has no budget" in text
     assert "b.hoard on sm_80: blocks=5 should fit" in " ".join(text.split())
+
+
+def test_another_compiler_makes_the_report_record_all_and_drop_what_is_gone(reported):
+    old = {"sm_80": {"a.halve": {"registers": 1, "stack": 0, "spills": 0, "shared": 0}, "gone": {"registers": 1}}}
+    budgets.write_budgets(old, budgets.BUDGETS)
+    report.main(["--record", "--kernel", "square"])
+    kept = budgets.read_budgets(budgets.BUDGETS)["sm_80"]
+    assert kept["a.halve"]["registers"] == 1 and set(kept) == {"a.halve", "c.square"}
+    text = budgets.BUDGETS.read_text().replace(budgets.compilers()["nvidia-nvvm"], "13.0.0")
+    budgets.BUDGETS.write_text(text)
+    report.main(["--record", "--kernel", "square"])
+    fresh = budgets.read_budgets(budgets.BUDGETS)["sm_80"]
+    assert fresh["a.halve"]["registers"] > 1 and set(fresh) == {"a.halve", "b.hoard", "c.square"}
 
 
 @needs_machine_code
