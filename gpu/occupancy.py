@@ -68,10 +68,10 @@ def occupancy(capability: tuple[int, int], threads: int, registers: int, shared:
 
 
 def _by_registers(has: Multiprocessor, warps: int, registers: int) -> int:
-    """A warp's registers all lie in one partition; whether a block may start is checked as if it filled all equally."""
-    of_warp = max(_round_up(registers * WARP, REGISTER_UNIT), REGISTER_UNIT)
-    if registers > MAX_REGISTERS or of_warp * _round_up(warps, PARTITIONS) > has.registers:
+    """A warp's registers all lie in one partition."""
+    if registers > MAX_REGISTERS:
         return 0
+    of_warp = max(_round_up(registers * WARP, REGISTER_UNIT), REGISTER_UNIT)
     return has.registers // PARTITIONS // of_warp * PARTITIONS // warps
 
 

@@ -47,7 +47,7 @@ def test_the_largest_block_of_the_programming_guide_fits_once(capability, most):
         ((8, 0), 256, 104, 8192, 2, "registers"),
         ((8, 0), 256, 255, 0, 1, "registers"),
         ((8, 0), 33, 40, 0, 24, "registers"),
-        ((8, 0), 288, 200, 0, 0, "registers"),  # 9 warps count as 12 when a launch is checked
+        ((8, 0), 288, 200, 0, 0, "registers"),  # 2 warps in each quarter, 8 in all, and the block has 9
         ((9, 0), 256, 124, 40960, 2, "registers"),
         ((9, 0), 128, 168, 115712, 2, "shared"),
         ((9, 0), 384, 168, 200000, 1, "registers shared"),
