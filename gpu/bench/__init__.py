@@ -1,0 +1,1 @@
+"""How fast kernels are: beside the limit of the card and beside PyTorch, or, without a card, what the limits are."""
