@@ -10,12 +10,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 import gpu
 from gpu.bench.speed import compare
-from gpu.bench.work import Work, full_size
+from gpu.bench.work import Work, console, full_size
 from gpu.cards import CARDS
 
 SHOWN = ("A100-SXM4-40GB", "H100-SXM5-80GB", "RTX-4090")
@@ -42,7 +41,7 @@ def simulators() -> dict[str, float]:
     first = next(iter(seconds.values()))
     for name, took in seconds.items():
         table.add_row(name, f"{1e3 * took:,.1f}", f"{first / took:,.0f}")
-    Console(width=None).print(table)
+    console().print(table)
     return seconds
 
 
@@ -66,7 +65,7 @@ def main() -> None:
     elif lacking := gpu.missing():
         print(f"{lacking}.\nSo nothing is timed; these are the limits that a run on a card will be held against.\n")
         works = full_size()
-        Console().print(predict(works))
+        console().print(predict(works))
         figures = {w.name: {name: w.limit(c) for name, c in CARDS.items()} for w in works}
     else:
         figures = card()

@@ -6,14 +6,14 @@ multiplies large matrices.  Each figure is the median of rounds in which every c
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from gpu.array import Machine
-from gpu.bench.work import Work, put, small
+from gpu.bench.work import Work, console, put, small
 from gpu.device import Device
 
 ROUNDS, REPEATS = 20, 5
@@ -37,34 +37,34 @@ def time_all(works: list[Work]) -> list[dict[str, Any]]:
     """Time each rung and PyTorch; print a table; return its rows."""
     device, torch = Device(), _torch()
     bandwidth, rates = ceilings(torch) if torch else (device.bandwidth, {})
-    print(
-        f"\n{device.name}: copies {bandwidth / 1e9:,.0f} GB/s",
-        *(f"{k} {v / 1e12:.1f} TFLOP/s" for k, v in rates.items()),
-    )
-    rows = []
+    measured = "".join(f", {kind} {rate / 1e12:.1f} TFLOP/s" for kind, rate in rates.items())
+    print(f"\n{device.name}: copies {bandwidth / 1e9:,.0f} GB/s{measured}")
+    rows: list[dict[str, Any]] = []
     for work in works:
         inputs = work.inputs(np.random.default_rng(0))
         on = put(device, inputs, work.kind)
-        contestants: dict[str, Callable[[], Any]] = {n: lambda f=f, on=on: f(*on) for n, f in work.rungs.items()}
+        contestants: dict[str, Callable[[], Any]] = {n: partial(f, *on) for n, f in work.rungs.items()}
         if torch:
             tensors = [torch.from_numpy(x).cuda() for x in inputs]
-            contestants["PyTorch"] = lambda t=tensors, work=work: work.peer(torch, *t)
+            contestants["PyTorch"] = partial(work.peer, torch, *tensors)
         least = max(work.nbytes / bandwidth, work.flops / rates.get(work.kind, np.inf))
         times = race(device, contestants)
         for name, took in times.items():
             peer = times.get("PyTorch")
             rows.append({"work": work.name, "by": name, "ms": 1e3 * took, "of limit": least / took,
                          "PyTorch's time / ours": peer / took if peer else None})  # fmt: skip
+    show(rows)
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """The figures as a table."""
     table = Table(title="Medians; the limit is measured in this run")
     for column in rows[0]:
         table.add_column(column, justify="left" if column in ("work", "by") else "right")
-    for row in rows:
-        ratio = row["PyTorch's time / ours"]
-        table.add_row(
-            row["work"], row["by"], f"{row['ms']:.3f}", f"{row['of limit']:.0%}", f"{ratio:.2f}" if ratio else "-"
-        )
-    Console().print(table)
-    return rows
+    for work, by, ms, share, ratio in (row.values() for row in rows):
+        table.add_row(work, by, f"{ms:.3f}", f"{share:.0%}", f"{ratio:.2f}" if ratio else "-")
+    console().print(table)
 
 
 def race(device: Device, contestants: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -92,7 +92,7 @@ def ceilings(torch: Any) -> tuple[float, dict[str, float]]:
     rates, n = {}, 8192
     for kind in ("float32", "bfloat16"):
         a, b = (torch.randn(n, n, dtype=getattr(torch, kind), device="cuda") for _ in range(2))
-        rates[kind] = 2 * n**3 / race(device, {"matmul": lambda a=a, b=b: a @ b})["matmul"]
+        rates[kind] = 2 * n**3 / race(device, {"matmul": partial(torch.matmul, a, b)})["matmul"]
     return bandwidth, rates
 
 

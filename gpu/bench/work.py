@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from gpu import attention, matmul, softmax
 from gpu.array import Array, Machine
@@ -123,6 +124,12 @@ def attention_work(B: int, T: int, H: int, D: int) -> list[Work]:
         own = {"tensor_cores": rungs["tensor_cores"]}
         work.append(Work(f"attention bfloat16 {size}", 16 * n, flops, "bfloat16", draw, own, reference, low, 2e-2))
     return work
+
+
+def console() -> Console:
+    """Where tables go: a terminal, or lines wide enough for them."""
+    out = Console()
+    return out if out.is_terminal else Console(width=120)
 
 
 def full_size() -> list[Work]:
