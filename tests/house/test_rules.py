@@ -11,11 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MAX_FILE, MAX_FUNCTION = 300, 50  # lines
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
+FORWARD_ONLY = ("gpu/attention/",)  # whose backward kernel is still to be written
 LAZY = ("numba", "matplotlib", "mpi4py", "torch", "tyro")  # not loaded by `import minillm`
 
 
 def sources(root):
-    for path in sorted((root / "minillm").rglob("*.py")):
+    for path in sorted([*(root / "minillm").rglob("*.py"), *(root / "gpu").rglob("*.py")]):
         text = path.read_text(encoding="utf-8")
         yield path.relative_to(root), text, ast.parse(text)
 
@@ -59,6 +60,8 @@ def everything_public_is_documented(root):
 
 def forward_stands_above_its_backward(root):
     for path, _, tree in sources(root):
+        if str(path).startswith(FORWARD_ONLY):
+            continue
         lines = {f.name: f.lineno for f in tree.body if isinstance(f, ast.FunctionDef)}
         for name, line in lines.items():
             if name.endswith("_forward") and not line < lines.get(name[: -len("forward")] + "backward", 0):
