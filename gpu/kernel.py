@@ -25,6 +25,8 @@ import numpy as np
 from gpu.array import Array, Machine
 
 MAX_THREADS = 1024  # of a block, on every card so far
+MAX_BLOCKS = 65_535  # of a grid in y and in z; in x there may be 2^31 - 1
+MAX_DEPTH = 64  # threads of a block in z
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class Kernel:
             )
         if min(grid) < 0 or min(block) < 1:
             raise ValueError(f"{self.name}: grid {grid} and block {block} must be positive")
+        if max(grid[1:]) > MAX_BLOCKS or block[2] > MAX_DEPTH:
+            raise ValueError(
+                f"{self.name}: a grid has at most {MAX_BLOCKS} blocks in y and z, a block {MAX_DEPTH} threads in z; "
+                f"got grid {grid}, block {block}: put what is long into x"
+            )
 
         def run(*arguments: Any) -> None:
             machine, checked = self._check(arguments)

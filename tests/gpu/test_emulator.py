@@ -422,6 +422,8 @@ def test_arguments_are_checked_before_the_launch():
         shifted[1, 4](x)
     with pytest.raises(ValueError, match="at most 64"):
         shifted[1, 65](x, 0)
+    with pytest.raises(ValueError, match="put what is long into x"):
+        shifted[(1, 65_536), 4](x, 0)
     with pytest.raises(ValueError, match="live on one machine, they live on 2"):
         reversed_by_block[1, 64, None, 256](x, Emulator().array(np.zeros(4, F32)))
     with pytest.raises(ValueError, match="a block has at most"):
