@@ -7,6 +7,7 @@ Kernels are compiled without `fastmath`: it would let the compiler assume that t
 made of them.  Where an approximation pays, the kernel says so (`ptx.exp2`, `ptx.divide`).
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any
 
 from gpu.kernel import Kernel
 
+VARIABLES = re.compile(r'^\s*call void @"llvm\.dbg\.(?:declare|value)"[^\n]*\n', re.MULTILINE)
 Capability = tuple[int, int]  # (8, 0) is sm_80, an A100; (9, 0) is sm_90, an H100
 
 
@@ -25,7 +27,8 @@ def nvvm_ir(kernel: Kernel, capability: Capability = (8, 0)) -> list[str]:
 
 def ptx(kernel: Kernel, capability: Capability) -> str:
     """The kernel in PTX, NVIDIA's virtual instruction set."""
-    return "\n".join(_library(kernel, capability).get_asm_strs(cc=capability))
+    with lines_without_variables():
+        return "\n".join(_library(kernel, capability).get_asm_strs(cc=capability))
 
 
 def numba_types(kernel: Kernel) -> tuple:
@@ -36,6 +39,27 @@ def numba_types(kernel: Kernel) -> tuple:
         types.Array(getattr(types, str(p.dtype)), p.ndim, "C") if p.ndim else getattr(types, str(p.dtype))
         for p in kernel.parameters
     )
+
+
+@contextmanager
+def lines_without_variables() -> Iterator[None]:
+    """While it lasts, NVVM hears where lines are and not where variables are.
+
+    numba-cuda tells it both, and NVVM refuses some of the names: "Symbol name with unsupported characters".
+    """
+    from numba.cuda.cudadrv import nvvm
+
+    compiled = nvvm.compile_ir
+
+    def compile_ir(modules: str | list[str], **options: Any) -> Any:
+        modules = [modules] if isinstance(modules, str) else modules
+        return compiled([VARIABLES.sub("", module) for module in modules], **options)
+
+    nvvm.compile_ir = compile_ir
+    try:
+        yield
+    finally:
+        nvvm.compile_ir = compiled
 
 
 @cache

@@ -12,7 +12,7 @@ import numpy as np
 
 import gpu
 from gpu.array import Array
-from gpu.compile import numba_types
+from gpu.compile import lines_without_variables, numba_types
 from gpu.kernel import Kernel
 
 FREE_SHARED = 48 * 1024  # bytes of dynamic shared memory that a block may have without asking for more
@@ -117,7 +117,8 @@ class Device:
         """By way of PTX, as the gate does (lto=False), so that what runs is what was counted."""
         bounds = (kernel.threads, kernel.blocks)
         made = self._cuda.jit(kernel.function, launch_bounds=bounds, lineinfo=True, lto=False)
-        made.compile(numba_types(kernel))
+        with lines_without_variables():
+            made.compile(numba_types(kernel))
         return made
 
     def _allow_shared(self, kernel: Kernel, shared: int) -> None:
