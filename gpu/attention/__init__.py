@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from gpu.array import Array
 from gpu.attention.call import AttentionSaved
-from gpu.attention.naive import attention_naive
+from gpu.attention import naive, tiled
 
-RUNGS: dict[str, Callable[..., tuple[Array, AttentionSaved]]] = {"naive": attention_naive}
-TOP_RUNG = "naive"
+RUNGS: dict[str, Callable[..., tuple[Array, AttentionSaved]]] = {"naive": naive.attention_forward, "tiled": tiled.attention_forward}
+TOP_RUNG = "tiled"
 
 
 def attention_forward(q: Array, k: Array, v: Array, segments: Array | None = None) -> tuple[Array, AttentionSaved]:

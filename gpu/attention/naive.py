@@ -33,7 +33,7 @@ NOTHING = np.float32(-np.inf)  # the score of a hidden key, and the largest of n
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
-def attention_naive(q: Array, k: Array, v: Array, segments: Array | None = None) -> tuple[Array, AttentionSaved]:
+def attention_forward(q: Array, k: Array, v: Array, segments: Array | None = None) -> tuple[Array, AttentionSaved]:
     """See `minillm.ops.attention_forward`.  Any head size."""
     saved = begin(q, k, v, segments)
     B, T, H, D = q.shape

@@ -22,19 +22,21 @@ LOG2_E, LN_2 = math.log2(math.e), np.float32(math.log(2))
 def build(width: int, rows: int, keys: int, blocks: int) -> Kernel:
     """The kernel for heads of up to `width` channels, with `rows` query rows a team and `keys` keys a tile."""
     queries, pitch = TEAMS * rows, width + 4
-    q_size, k_size, v_size = queries * pitch, keys * pitch, keys * width
+    q_size, k_size, v_size, w_size = queries * pitch, keys * pitch, keys * width, queries * (keys + 4)
     scores_shape, out_shape = (rows, keys // TEAM), (rows, width // TEAM)
 
-    def tiled(q, k, v, segments, y, lse, T, S, H, G, D, packed, scale):
+    def tiled(q, k, v, segments, y, lse, T, S, G, group, D, packed, scale):
         """Who does what: see the head of this file.  The grid's x counts tiles of queries, y heads, z the batch."""
         q_tile = cuda.shared.array(q_size, np.float32, 16)
         k_tile, v_tile = cuda.shared.array(k_size, np.float32, 16), cuda.shared.array(v_size, np.float32, 16)
+        w_tile = cuda.shared.array(w_size, np.float32, 16)
         key_segments = cuda.shared.array(keys, np.int32)
         scores, out = cuda.local.array(scores_shape, np.float32), cuda.local.array(out_shape, np.float32)
         largest, total = cuda.local.array(rows, np.float32), cuda.local.array(rows, np.float32)
         mine = cuda.local.array(rows, np.int32)
         thread, h, b = cuda.threadIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
-        team, lane, g = np.int32(thread // TEAM), np.int32(thread % TEAM), np.int32(h // (H // G))
+        team, lane, g = np.int32(thread // TEAM), np.int32(thread % TEAM), np.int32(np.uint32(h) // np.uint32(group))
+        H = np.int32(G * group)
         first = np.int32((cuda.gridDim.x - 1 - cuda.blockIdx.x) * queries)  # the tiles that see most begin first
         for r in range(rows):
             largest[r], total[r] = LOWEST, ZERO
@@ -55,7 +57,7 @@ def build(width: int, rows: int, keys: int, blocks: int) -> Kernel:
             if packed or diagonal < keys - 1:
                 hide(scores, mine, key_segments, diagonal, team, lane)
             weigh(scores, largest, total, out)
-            add_values(out, scores, v_tile, width, team, lane)
+            add_values(out, scores, w_tile, v_tile, width, team, lane)
         store_rows(y, lse, out, largest, total, b, first + team, h, T, H, D, lane)
 
     tiled.__name__ = f"tiled_{width}"
@@ -115,21 +117,28 @@ def weigh(scores, largest, total, out):
 
 
 @device
-def add_values(out, weights, v_tile, width, team, lane):
-    """out += weights times the tile of values."""
+def add_values(out, weights, w_tile, v_tile, width, team, lane):
+    """out += weights times the tile of values.  The weights pass through shared memory, for each lane needs all of them."""
     rows, columns = weights.shape
-    p = cuda.local.array(4, np.float32)
-    for owner in range(TEAM):
+    keys = TEAM * columns
+    pitch = keys + 4
+    w = cuda.local.array((4, 4), np.float32)
+    cuda.syncwarp()
+    for r in range(rows):
         for c in range(columns):
-            for r in range(rows):
-                p[r] = cuda.shfl_sync(ALL, weights[r, c], team * TEAM + owner)
+            w_tile[np.int32((team + TEAMS * r) * pitch + lane + TEAM * c)] = weights[r, c]
+    cuda.syncwarp()
+    for first in range(0, keys, 4):
+        for r in range(rows):
+            w[r, 0], w[r, 1], w[r, 2], w[r, 3] = ptx.load4(w_tile, np.int32((team + TEAMS * r) * pitch + first))
+        for j in range(4):
             for d in range(0, out.shape[1], 4):
-                v0, v1, v2, v3 = ptx.load4(v_tile, (owner + TEAM * c) * width + TEAM * d + 4 * lane)
+                v0, v1, v2, v3 = ptx.load4(v_tile, np.int32((first + j) * width + TEAM * d + 4 * lane))
                 for r in range(rows):
-                    out[r, d] += p[r] * v0
-                    out[r, d + 1] += p[r] * v1
-                    out[r, d + 2] += p[r] * v2
-                    out[r, d + 3] += p[r] * v3
+                    out[r, d] += w[r, j] * v0
+                    out[r, d + 1] += w[r, j] * v1
+                    out[r, d + 2] += w[r, j] * v2
+                    out[r, d + 3] += w[r, j] * v3
 
 
 @device
@@ -138,7 +147,7 @@ def store_rows(y, lse, out, largest, total, b, first, h, T, H, D, lane):
     rows, channels = out.shape
     for r in range(rows):
         whole = team_sum(total[r])
-        inverse = ZERO if whole == ZERO else ONE / whole
+        inverse = ZERO if whole == ZERO else ptx.divide(ONE, whole)
         t = first + TEAMS * r
         if t < T:
             if lane == 0:
@@ -171,7 +180,7 @@ def team_sum(value):
     return value
 
 
-KERNELS = {32: build(32, 4, 32, 3), 64: build(64, 4, 32, 3), 128: build(128, 3, 16, 2)}
+KERNELS = {32: build(32, 4, 32, 4), 64: build(64, 4, 32, 3), 128: build(128, 3, 16, 3)}
 QUERIES = {32: 64, 64: 64, 128: 48}
 
 
@@ -183,5 +192,5 @@ def attention_forward(q: Array, k: Array, v: Array, segments: Array | None = Non
     ids, packed = segments_or_nothing(segments, q.machine, 1)
     arrays = (x.reshape(-1) for x in (q, k, v, ids, saved.y, saved.lse))
     grid = ceil_div(T, QUERIES[width]), H, B
-    KERNELS[width][grid, THREADS](*arrays, T, S, H, G, D, packed, LOG2_E * D**-0.5)
+    KERNELS[width][grid, THREADS](*arrays, T, S, G, H // G, D, packed, LOG2_E * D**-0.5)
     return saved.y, saved
