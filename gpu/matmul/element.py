@@ -1,4 +1,7 @@
-"""One element at a time, with care at the edges: what the kernels of every rung read and write outside full tiles."""
+"""One element at a time, with care at the edges: what the kernels of every rung read and write outside full tiles.
+
+Indices that are known not to be negative (they are made of uint32) spare the question whether one counts from the end.
+"""
 
 import numpy as np
 
@@ -15,9 +18,9 @@ def element(x, row, column):
 
 @device
 def store(c, row, column, total, alpha, beta):
-    """c[row, column] = alpha total + beta c[row, column], if that is inside C.  With beta = 0 what is in C is not read."""
+    """c[row, column] = alpha total + beta c[row, column], where that is inside C.  beta = 0 never reads C."""
     if row < c.shape[0] and column < c.shape[1]:
-        if beta == np.float32(0):
-            c[row, column] = alpha * total
-        else:
-            c[row, column] = alpha * total + beta * c[row, column]
+        value = alpha * total
+        if beta != np.float32(0):
+            value += beta * c[row, column]
+        c[row, column] = value

@@ -1,4 +1,4 @@
-"""The four ways to read two operands, each as it lies in memory or transposed, and the name a kernel gets for its way."""
+"""The four ways to read two operands, each as it is or transposed, and the name a kernel gets for its way."""
 
 from collections.abc import Callable
 

@@ -39,8 +39,8 @@ def build(transpose_a: bool, transpose_b: bool) -> Kernel:
         """Thread (x, y) of block (X, Y) computes C[16 Y + y, 16 X + x]; the block's threads load the tiles together."""
         tile_a = cuda.shared.array((TILE, PITCH), np.float32)
         tile_b = cuda.shared.array((TILE, PITCH), np.float32)
-        x, y = cuda.threadIdx.x, cuda.threadIdx.y
-        first_row, first_column = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        x, y = np.uint32(cuda.threadIdx.x), np.uint32(cuda.threadIdx.y)
+        first_row, first_column = np.uint32(cuda.blockIdx.y) * TILE, np.uint32(cuda.blockIdx.x) * TILE
         total = np.float32(0)
         for first_k in range(0, a.shape[0] if transpose_a else a.shape[1], TILE):
             if transpose_a:
