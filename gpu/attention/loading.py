@@ -1,8 +1,11 @@
-"""Rows of one head on their way into a tile in shared memory, and the documents that they belong to.
+"""Rows of one head on their way from global to shared memory, and the documents that they belong to.
 
 The channels of one head at one position lie together, and the next position's a whole position further: q[b, t, h] is
 at  ((b T + t) H + h) D  of the flattened array, and q[b, t + 1, h]  H D  behind it.  So a row is one stretch of memory,
-which neighbouring threads read 16 bytes each, and nothing has to be transposed or copied first.
+of which neighbouring threads read 16 bytes each, and nothing has to be transposed or copied first.
+
+Offsets within a tile are int32 by force (`np.int32(...)`): numba computes in 64 bits, and a 64-bit offset for each of
+a thread's loads, kept over the whole loop, costs two registers each.
 """
 
 import numpy as np
@@ -22,16 +25,8 @@ def row_start(b, t, h, length, heads, D):
 
 
 @device
-def four_or_zeros(x, index, there):
-    """x[index .. index + 3] in one load, or zeros where they are not there."""
-    if there:
-        return ptx.load4(x, index)
-    return ZERO, ZERO, ZERO, ZERO
-
-
-@device
 def load_rows(tile, pitch, width, num_rows, x, start, stride, limit, D, num_threads):
-    """All threads of the block copy rows of x into tile, row r to tile[r * pitch ..], `width` channels of it.
+    """All threads of the block copy rows of x into tile, `width` channels of row r to tile[r * pitch ..].
 
     Row r begins at x[start + r * stride].  Rows from `limit` on and channels from D on are not there and become 0.
     Where D is a multiple of 4, so is each row's beginning, and 16 bytes are loaded at once.
@@ -47,7 +42,16 @@ def load_rows(tile, pitch, width, num_rows, x, start, stride, limit, D, num_thre
     else:
         for piece in range(thread, num_rows * width, num_threads):
             r, d = np.int32(piece // width), np.int32(piece % width)
-            tile[np.uint32(r * pitch + d)] = x[start + np.int32(r * stride + d)] if r < limit and d < D else ZERO
+            there = r < limit and d < D
+            tile[np.uint32(r * pitch + d)] = x[start + np.int32(r * stride + d)] if there else ZERO
+
+
+@device
+def four_or_zeros(x, index, there):
+    """x[index .. index + 3] in one load, or zeros where they are not there."""
+    if there:
+        return ptx.load4(x, index)
+    return ZERO, ZERO, ZERO, ZERO
 
 
 @device

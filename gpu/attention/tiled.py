@@ -1,4 +1,30 @@
-"""Attention, rung 2."""
+"""Attention, rung 2: tiles of keys and values in shared memory, and an online softmax (FlashAttention).
+
+What changed (Dao et al. 2022, arXiv 2205.14135).  A block takes 64 query rows of one head and walks over the keys, 32
+at a time: a key or value once loaded serves 64 rows, and each score is computed once.  The softmax is online: y is
+summed for the largest score so far, and shrinks when a larger one comes.  Key tiles wholly behind the diagonal are
+not visited, which is half of them.
+
+                     keys   0 1 2 .. 7   8 .. 15   16 .. 23   24 .. 31
+    row t                   <- team ->   <- once more, and again ..  ->      A warp is 4 teams of 8 lanes; the block
+    row t + 16                 of                                            has 16 teams, and team t these four rows.
+    row t + 32               8 lanes
+    row t + 48
+
+Lane l of a team has the scores of keys l, l + 8, l + 16, l + 24 with the team's four rows: 16 in registers, for which
+it reads four rows of Q and four of K.  Of y it has the same four rows and channels 4 l .. 4 l + 3 of each 32.  A row's
+largest and sum meet by three shuffles.  Had a thread a row to itself, q and y alone would take 2 D registers.
+
+Banks.  Rows of Q and K are D + 4 numbers apart, so the 16 bytes that 8 lanes read from 8 keys lie in different banks.
+The 8 lanes read one row of V side by side.
+
+Traffic.  A tile is 2 x 32 x 4 D bytes of global memory for 4 x 64 x 32 x D FLOP: 32 FLOP a byte, 150 times rung 1's.
+Even if no cache helped, an A100 SXM 40 GB (1,555 GB/s, 19.5 TFLOP/s float32) could be fed at 50 TFLOP/s: arithmetic
+is the bound, 0.66 ms for the B = 8, H = 12, T = S = 1024, D = 64 of rung 1.  (Heads of 128 channels have 48 rows and
+16 keys a tile, to fit into 48 KB: 24 FLOP a byte, 37 TFLOP/s.)  Out of shared memory a thread makes 8 loads of 16
+bytes for 64 FMAs of scores, and with D = 64 12 for 128 of y: one for 9 FMAs, where rung 1 made two for each.  What
+keeps it from the peak is that a block does not compute while it loads; two others on its multiprocessor may.
+"""
 
 import math
 
@@ -7,7 +33,7 @@ from numba import cuda
 
 from gpu import ptx
 from gpu.array import Array
-from gpu.attention.call import AttentionSaved, begin, segments_or_nothing
+from gpu.attention.call import TILED_SIGNATURE, AttentionSaved, begin, smallest_width, tiled_arguments
 from gpu.attention.loading import load_rows, row_start, segment_at
 from gpu.kernel import Claims, Kernel, ceil_div, device, kernel
 from gpu.reduction import ALL, LOWEST
@@ -16,7 +42,16 @@ THREADS = 128
 TEAM = 8  # threads that share query rows: neighbouring lanes
 TEAMS = THREADS // TEAM
 NOTHING, ZERO, ONE = np.float32(-np.inf), np.float32(0), np.float32(1)
-LOG2_E, LN_2 = math.log2(math.e), np.float32(math.log(2))
+LN_2 = np.float32(math.log(2))
+
+
+def attention_forward(q: Array, k: Array, v: Array, segments: Array | None = None) -> tuple[Array, AttentionSaved]:
+    """See `minillm.ops.attention_forward`.  Head sizes up to 128."""
+    saved = begin(q, k, v, segments)
+    B, T, H, D = q.shape
+    width = smallest_width(D, KERNELS)
+    KERNELS[width][(ceil_div(T, QUERIES[width]), H, B), THREADS](*tiled_arguments(saved))
+    return saved.y, saved
 
 
 def build(width: int, rows: int, keys: int, blocks: int) -> Kernel:
@@ -26,7 +61,7 @@ def build(width: int, rows: int, keys: int, blocks: int) -> Kernel:
     scores_shape, out_shape = (rows, keys // TEAM), (rows, width // TEAM)
 
     def tiled(q, k, v, segments, y, lse, T, S, G, group, D, packed, scale):
-        """Who does what: see the head of this file.  The grid's x counts tiles of queries, y heads, z the batch."""
+        """A team of 8 lanes does `rows` query rows.  The grid's x counts tiles of queries, y heads, z the batch."""
         q_tile = cuda.shared.array(q_size, np.float32, 16)
         k_tile, v_tile = cuda.shared.array(k_size, np.float32, 16), cuda.shared.array(v_size, np.float32, 16)
         w_tile = cuda.shared.array(w_size, np.float32, 16)
@@ -43,7 +78,18 @@ def build(width: int, rows: int, keys: int, blocks: int) -> Kernel:
             mine[r] = segment_at(segments, packed, b * S, first + team + TEAMS * r + S - T, S)
             for d in range(width // TEAM):
                 out[r, d] = ZERO
-        load_rows(q_tile, pitch, width, queries, q, row_start(b, first, h, T, H, D), np.int32(H * D), np.int32(T - first), D, THREADS)
+        load_rows(
+            q_tile,
+            pitch,
+            width,
+            queries,
+            q,
+            row_start(b, first, h, T, H, D),
+            np.int32(H * D),
+            np.int32(T - first),
+            D,
+            THREADS,
+        )
         for first_key in range(0, min(first + queries + S - T, S), keys):
             cuda.syncthreads()  # nobody needs the last tiles any more
             start = row_start(b, first_key, g, S, G, D)
@@ -61,8 +107,7 @@ def build(width: int, rows: int, keys: int, blocks: int) -> Kernel:
         store_rows(y, lse, out, largest, total, b, first + team, h, T, H, D, lane)
 
     tiled.__name__ = f"tiled_{width}"
-    signature = "float32[:], float32[:], float32[:], int32[:], float32[:], float32[:], " + "int32, " * 6 + "float32"
-    return kernel(signature, threads=THREADS, blocks=blocks, claims=Claims(wide=True))(tiled)
+    return kernel(TILED_SIGNATURE, threads=THREADS, blocks=blocks, claims=Claims(wide=True))(tiled)
 
 
 @device
@@ -118,7 +163,11 @@ def weigh(scores, largest, total, out):
 
 @device
 def add_values(out, weights, w_tile, v_tile, width, team, lane):
-    """out += weights times the tile of values.  The weights pass through shared memory, for each lane needs all of them."""
+    """out += weights times the tile of values; each lane needs its rows' weights, by way of shared memory.
+
+    Shuffles would too, but on sm_80 each has a slow path for warps that are not together, a call around which values
+    must be kept: that took 250 registers in place of 160.
+    """
     rows, columns = weights.shape
     keys = TEAM * columns
     pitch = keys + 4
@@ -157,7 +206,14 @@ def store_rows(y, lse, out, largest, total, b, first, h, T, H, D, lane):
                 d = TEAM * c + 4 * lane
                 if D % 4 == 0:
                     if d < D:
-                        ptx.store4(y, start + d, out[r, c] * inverse, out[r, c + 1] * inverse, out[r, c + 2] * inverse, out[r, c + 3] * inverse)
+                        ptx.store4(
+                            y,
+                            start + d,
+                            out[r, c] * inverse,
+                            out[r, c + 1] * inverse,
+                            out[r, c + 2] * inverse,
+                            out[r, c + 3] * inverse,
+                        )
                 else:
                     for e in range(4):
                         if d + e < D:
@@ -182,15 +238,3 @@ def team_sum(value):
 
 KERNELS = {32: build(32, 4, 32, 4), 64: build(64, 4, 32, 3), 128: build(128, 3, 16, 3)}
 QUERIES = {32: 64, 64: 64, 128: 48}
-
-
-def attention_forward(q: Array, k: Array, v: Array, segments: Array | None = None) -> tuple[Array, AttentionSaved]:
-    """See `minillm.ops.attention_forward`.  Head sizes up to 128."""
-    saved = begin(q, k, v, segments)
-    (B, T, H, D), (_, S, G, _) = q.shape, k.shape
-    width = min(w for w in KERNELS if w >= D)
-    ids, packed = segments_or_nothing(segments, q.machine, 1)
-    arrays = (x.reshape(-1) for x in (q, k, v, ids, saved.y, saved.lse))
-    grid = ceil_div(T, QUERIES[width]), H, B
-    KERNELS[width][grid, THREADS](*arrays, T, S, G, H // G, D, packed, LOG2_E * D**-0.5)
-    return saved.y, saved
