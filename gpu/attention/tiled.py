@@ -172,11 +172,10 @@ def add_values(out, weights, w_tile, v_tile, width, team, lane):
     keys = TEAM * columns
     pitch = keys + 4
     w = cuda.local.array((4, 4), np.float32)
-    cuda.syncwarp()
     for r in range(rows):
         for c in range(columns):
             w_tile[np.int32((team + TEAMS * r) * pitch + lane + TEAM * c)] = weights[r, c]
-    cuda.syncwarp()
+    cuda.syncwarp()  # the team's weights are there
     for first in range(0, keys, 4):
         for r in range(rows):
             w[r, 0], w[r, 1], w[r, 2], w[r, 3] = ptx.load4(w_tile, np.int32((team + TEAMS * r) * pitch + first))
