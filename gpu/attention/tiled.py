@@ -78,18 +78,8 @@ def build(width: int, rows: int, keys: int, blocks: int) -> Kernel:
             mine[r] = segment_at(segments, packed, b * S, first + team + TEAMS * r + S - T, S)
             for d in range(width // TEAM):
                 out[r, d] = ZERO
-        load_rows(
-            q_tile,
-            pitch,
-            width,
-            queries,
-            q,
-            row_start(b, first, h, T, H, D),
-            np.int32(H * D),
-            np.int32(T - first),
-            D,
-            THREADS,
-        )
+        start = row_start(b, first, h, T, H, D)
+        load_rows(q_tile, pitch, width, queries, q, start, np.int32(H * D), np.int32(T - first), D, THREADS)
         for first_key in range(0, min(first + queries + S - T, S), keys):
             cuda.syncthreads()  # nobody needs the last tiles any more
             start = row_start(b, first_key, g, S, G, D)

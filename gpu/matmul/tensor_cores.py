@@ -103,14 +103,13 @@ def fragments(along_k: bool, of_a: bool):
     return load
 
 
-def build(transpose_a: bool, transpose_b: bool) -> Kernel:
-    """The kernel for one orientation."""
-    load_a, load_b = loader(not transpose_a), loader(transpose_b)
+def multiplier(transpose_a: bool, transpose_b: bool):
+    """A device function that multiplies the two tiles in one buffer."""
     fragments_a, fragments_b = fragments(not transpose_a, True), fragments(transpose_b, False)
 
     @device
     def multiply(tile, start, acc, row, column, lane):
-        """Add the product of the two tiles in one buffer to a warp's 64 x 32 of C."""
+        """Add the product of the tiles to a warp's 64 x 32 of C."""
         for step in range(STEP // 16):
             k = U32(16 * step)
             b0, b1, b2, b3 = fragments_b(tile, start + U32(BUFFER), column, k, lane)
@@ -121,6 +120,14 @@ def build(transpose_a: bool, transpose_b: bool) -> Kernel:
                     acc[i, j, 0], acc[i, j, 1], acc[i, j, 2], acc[i, j, 3] = ptx.mma_bf16(
                         a0, a1, a2, a3, b, c, acc[i, j, 0], acc[i, j, 1], acc[i, j, 2], acc[i, j, 3]
                     )
+
+    return multiply
+
+
+def build(transpose_a: bool, transpose_b: bool) -> Kernel:
+    """The kernel for one orientation."""
+    load_a, load_b = loader(not transpose_a), loader(transpose_b)
+    multiply = multiplier(transpose_a, transpose_b)
 
     @kernel(
         "uint16[:], uint16[:], float32[:], uint32, uint32, uint32, float32, float32",
