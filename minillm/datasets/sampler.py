@@ -1,11 +1,11 @@
-"""Batches of token windows: shuffled for training, document by document for validation.
+"""Batches of rows of tokens: shuffled for training, document by document for validation.
 
 Here, and nowhere else, the targets are made from the ids by shifting one place; models and losses take them as given.
 """
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,10 +15,28 @@ from minillm.ops.cross_entropy import IGNORE
 
 
 class Batch(NamedTuple):
-    """ids[b, t] is a token and targets[b, t] the one that follows it in the text.  Both (B, T) int64."""
+    """ids[b, t] is a token and targets[b, t] the one that follows it in the text.  All (B, T) int64; (T,) for one row.
+
+    Without segments, a row is one text.  With them it holds several, number segments[b, t] at positions of its own,
+    -1 where there is none; a token sees only its text.
+    """
 
     ids: np.ndarray
     targets: np.ndarray
+    positions: np.ndarray | None = None
+    segments: np.ndarray | None = None
+
+
+class Rows(Protocol):
+    """What a sampler draws from: so many rows, each a Batch of (T,) arrays."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int) -> Batch: ...
+
+
+def stack(rows: list[Batch]) -> Batch:
+    """Rows as one batch."""
+    return Batch._make(None if arrays[0] is None else np.stack(arrays) for arrays in zip(*rows))
 
 
 def next_token(tokens: np.ndarray) -> Batch:
@@ -48,54 +66,65 @@ def window_starts(split: Split, T: int) -> np.ndarray:
     return np.unique(np.minimum(np.repeat(split.starts, num_windows) + T * inside, N - T - 1))
 
 
-class Sampler:
-    """An endless stream of training batches.  Each epoch reads every window once, in an order of its own.
+class Windows:
+    """The windows of a stream of documents: the rows that pretraining reads."""
 
-    A batch may span the end of an epoch, so no window is dropped.  The order depends only on (seed, epoch): whoever
+    def __init__(self, split: Split, T: int) -> None:
+        self.split, self.T, self.starts = split, T, window_starts(split, T)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: int) -> Batch:
+        start = int(self.starts[number])
+        return next_token(self.split.tokens[start : start + self.T + 1])
+
+
+class Sampler:
+    """An endless stream of training batches.  Each epoch reads every row once, in an order of its own.
+
+    A batch may span the end of an epoch, so no row is dropped.  The order depends only on (seed, epoch): whoever
     restores a state goes on exactly as if never interrupted.
     """
 
-    def __init__(self, split: Split, T: int, B: int, seed: int) -> None:
+    def __init__(self, rows: Rows, B: int, seed: int) -> None:
         check_at_least("B", B, 1)
         check_at_least("seed", seed, 0)
-        self.split, self.T, self.B, self.seed = split, T, B, seed
-        self.starts = window_starts(split, T)
+        self.rows, self.B, self.seed = rows, B, seed
         self._enter(epoch=0, position=0)
 
     def next(self) -> Batch:
-        """The next B windows."""
-        rows = [self.split.tokens[start : start + self.T + 1] for start in self._next_starts()]
-        return next_token(np.stack(rows))
+        """The next B rows."""
+        return stack([self.rows[number] for number in self._next_numbers()])
 
     def state(self) -> dict[str, int]:
         """Where the stream stands, and what it is a stream of, as plain integers."""
-        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "windows": len(self.starts)}
+        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "rows": len(self.rows)}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Go on from a `state()` of a sampler with the same seed over the same windows."""
+        """Go on from a `state()` of a sampler with the same seed over the same rows."""
         own = self.state()
         if state.keys() != own.keys():
             raise ValueError(f"a sampler's state has the keys {', '.join(own)}: got {', '.join(state) or 'none'}")
         for name, value in state.items():
             check_at_least(f"sampler state {name!r}", value, 0)
-        for name in ("seed", "windows"):
+        for name in ("seed", "rows"):
             if state[name] != own[name]:
                 raise ValueError(
                     f"the state belongs to another stream: its {name} is {state[name]}, this sampler's {own[name]}; "
                     "resume with the data, context and seed that the run began with"
                 )
-        if state["position"] >= len(self.starts):
+        if state["position"] >= len(self.rows):
             raise ValueError(
-                f"sampler state 'position' must be below the number of windows, {len(self.starts)}: "
-                f"got {state['position']}"
+                f"sampler state 'position' must be below the number of rows, {len(self.rows)}: got {state['position']}"
             )
         self._enter(state["epoch"], state["position"])
 
     def _enter(self, epoch: int, position: int) -> None:
         self.epoch, self.position = epoch, position
-        self.order = np.random.default_rng([self.seed, epoch]).permutation(self.starts)
+        self.order = np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))
 
-    def _next_starts(self) -> list[int]:
+    def _next_numbers(self) -> list[int]:
         taken: list[int] = []
         while len(taken) < self.B:
             part = self.order[self.position : self.position + self.B - len(taken)]
@@ -142,9 +171,9 @@ def validation_batches(split: Split, T: int, B: int, max_tokens: int | None = No
 
 def _validation_rows(split: Split, T: int, num_documents: int) -> Iterator[Batch]:
     for i in range(num_documents):
-        ids, targets = next_token(split.document(i))
-        for t in range(0, len(ids), T):
-            yield Batch(ids[t : t + T], targets[t : t + T])
+        whole = next_token(split.document(i))
+        for t in range(0, len(whole.ids), T):
+            yield Batch(whole.ids[t : t + T], whole.targets[t : t + T])
 
 
 def _pad(rows: list[Batch], eot: int) -> Batch:

@@ -7,7 +7,7 @@ from itertools import takewhile
 from minillm import backend
 from minillm.config import DataConfig, TrainConfig
 from minillm.datasets.corpus import Corpus, prepare
-from minillm.datasets.sampler import Sampler
+from minillm.datasets.sampler import Sampler, Windows
 from minillm.datasets.source import documents
 from minillm.model.model import Model
 from minillm.model.weights import initialise
@@ -65,7 +65,7 @@ def resume(folder: RunFolder) -> Trainer:
 
 
 def _trainer(config: TrainConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, corpus: Corpus) -> Trainer:
-    sampler = Sampler(corpus.train, config.model.context_len, config.batch_size, config.seed)
+    sampler = Sampler(Windows(corpus.train, config.model.context_len), config.batch_size, config.seed)
     return Trainer(config, folder, model, tokenizer, sampler, corpus.val)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from minillm.model.model import Model
-from minillm.model.run import Dropout, positions_of, run_of
+from minillm.model.run import Dropout, Segmented, positions_of, run_of
 from minillm.model.transformer import transformer_backward, transformer_forward
 from minillm.ops.cross_entropy import num_targets
 from minillm.tree import Packed
@@ -39,13 +39,15 @@ def mean_gradient(model: Model, batches: Sequence[Any], grads: Packed, objective
 
 def split_rows(batch: Any, B: int) -> list[Any]:
     """A batch (a NamedTuple of arrays of rows) as micro-batches of at most B rows."""
-    return [type(batch)(*(a[b : b + B] for a in batch)) for b in range(0, len(batch[0]), B)]
+    starts = range(0, len(batch[0]), B)
+    return [type(batch)(*(None if a is None else a[b : b + B] for a in batch)) for b in starts]
 
 
 def _gradient(model: Model, batch: Any, objective: Callable, scale: float, grads: Packed, **options: Any) -> float:
     """The loss of one micro-batch, whose gradient is added into `grads`."""
-    positions = positions_of(*batch.ids.shape)
-    run = run_of(model.config, model.ops, positions, None, grads.vector.dtype, **options)
+    positions = positions_of(*batch.ids.shape) if batch.positions is None else batch.positions
+    attend = None if batch.segments is None else Segmented(model.ops, batch.segments)
+    run = run_of(model.config, model.ops, positions, attend, grads.vector.dtype, **options)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows shows in its gradient's norm
         logits, saved = transformer_forward(batch.ids, model.weights.tree, run)
         loss, dlogits = objective(model.ops, logits, batch, scale)

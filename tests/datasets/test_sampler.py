@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minillm.datasets.corpus import Split, Tokens
-from minillm.datasets.sampler import Sampler, validation_batches, validation_set, window_starts
+from minillm.datasets.sampler import Sampler, Windows, validation_batches, validation_set, window_starts
 from minillm.ops.cross_entropy import IGNORE
 
 EOT = 99
@@ -54,20 +54,20 @@ def test_a_stream_of_one_window_gives_exactly_one():
 
 def test_a_stream_shorter_than_a_window_is_an_error_with_both_numbers():
     with pytest.raises(ValueError, match=r"8 tokens, and a context of 8 needs 9; add text or .* at most 7"):
-        Sampler(stream(3, 2), T=8, B=2, seed=0)
+        Sampler(Windows(stream(3, 2), T=8), B=2, seed=0)
 
 
 @pytest.mark.parametrize(("T", "B"), [(0, 1), (1, 0), (-1, 1)])
 def test_empty_batches_are_refused(T, B):
     with pytest.raises(ValueError, match=r"[TB] must be an integer of at least 1"):
-        Sampler(stream(5, 5), T, B, seed=0)
+        Sampler(Windows(stream(5, 5), T), B, seed=0)
     with pytest.raises(ValueError, match=r"[TB] must be an integer of at least 1"):
         validation_batches(stream(5, 5), T, B)
 
 
 def test_targets_are_the_next_token_within_the_row():
     split = stream(4, 6, 3)
-    batch = Sampler(split, T=5, B=3, seed=0).next()
+    batch = Sampler(Windows(split, T=5), B=3, seed=0).next()
     assert batch.ids.shape == batch.targets.shape == (3, 5)
     assert batch.ids.dtype == batch.targets.dtype == np.int64
     assert batch.ids.flags.c_contiguous
@@ -91,7 +91,7 @@ def test_each_epoch_has_every_window_once_in_an_order_of_its_own(B):
     split = stream(4, 6, 9, 3)
     num_windows = len(window_starts(split, 4))
     assert num_windows == 8
-    epochs = epochs_of(Sampler(split, 4, B, seed=0), num_windows, 3)
+    epochs = epochs_of(Sampler(Windows(split, 4), B, seed=0), num_windows, 3)
     assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
     assert len(set(epochs[0])) == num_windows
     assert len({tuple(epoch) for epoch in epochs}) == 3
@@ -99,30 +99,32 @@ def test_each_epoch_has_every_window_once_in_an_order_of_its_own(B):
 
 def test_the_order_does_not_depend_on_the_batch_size_and_does_on_the_seed():
     split = stream(4, 6, 9, 3)
-    orders = [epochs_of(Sampler(split, 4, B, seed), 8, 2) for B, seed in ((1, 0), (3, 0), (1, 1))]
+    orders = [epochs_of(Sampler(Windows(split, 4), B, seed), 8, 2) for B, seed in ((1, 0), (3, 0), (1, 1))]
     assert orders[0] == orders[1]
     assert orders[0] != orders[2]
 
 
 def test_a_batch_may_be_larger_than_an_epoch():
-    sampler = Sampler(stream(3, 2), T=4, B=7, seed=0)  # windows at 0 and 3, the latter for both documents' ends
+    sampler = Sampler(
+        Windows(stream(3, 2), T=4), B=7, seed=0
+    )  # windows at 0 and 3, the latter for both documents' ends
     rows = list(map(tuple, sampler.next().ids.tolist()))
     assert len(rows) == 7
     assert {rows.count(row) for row in set(rows)} == {3, 4}
-    assert sampler.state() == {"epoch": 3, "position": 1, "seed": 0, "windows": 2}
+    assert sampler.state() == {"epoch": 3, "position": 1, "seed": 0, "rows": 2}
 
 
 @pytest.mark.parametrize("B", [1, 2, 3, 8, 11])
 def test_resumed_equals_straight_at_every_step_of_three_epochs(B):
     split = stream(4, 6, 9, 3)
     steps = -(-3 * 8 // B)
-    straight = Sampler(split, 4, B, seed=5)
+    straight = Sampler(Windows(split, 4), B, seed=5)
     states, batches = [], []
     for _ in range(steps):
         states.append(straight.state())
         batches.append(straight.next().ids.tolist())
     for stop, state in enumerate(states):
-        resumed = Sampler(split, 4, B, seed=5)
+        resumed = Sampler(Windows(split, 4), B, seed=5)
         resumed.next()  # whatever it did before is forgotten
         resumed.restore(state)
         assert resumed.state() == state
@@ -131,10 +133,10 @@ def test_resumed_equals_straight_at_every_step_of_three_epochs(B):
 
 
 def test_a_state_at_the_end_of_an_epoch_goes_on_with_the_next_in_full():
-    sampler = Sampler(stream(4, 6, 9, 3), 4, 8, seed=0)
+    sampler = Sampler(Windows(stream(4, 6, 9, 3), 4), 8, seed=0)
     sampler.next()
     state = sampler.state()
-    assert state == {"epoch": 1, "position": 0, "seed": 0, "windows": 8}
+    assert state == {"epoch": 1, "position": 0, "seed": 0, "rows": 8}
     assert all(type(value) is int for value in state.values())
     sampler.next()
     assert sampler.state()["epoch"] == 2
@@ -143,18 +145,18 @@ def test_a_state_at_the_end_of_an_epoch_goes_on_with_the_next_in_full():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"position": 8}, "'position' must be below the number of windows, 8: got 8"),
+        ({"position": 8}, "'position' must be below the number of rows, 8: got 8"),
         ({"position": -1}, "'position' must be an integer of at least 0: got -1"),
         ({"epoch": -1}, "'epoch' must be an integer of at least 0: got -1"),
         ({"epoch": 1.0}, "'epoch' must be an integer of at least 0: got 1.0"),
         ({"epoch": True}, "'epoch' must be an integer of at least 0: got True"),
         ({"seed": 1}, "its seed is 1, this sampler's 0"),
-        ({"windows": 9}, "its windows is 9, this sampler's 8"),
-        ({"extra": 1}, "has the keys epoch, position, seed, windows: got .*extra"),
+        ({"rows": 9}, "its rows is 9, this sampler's 8"),
+        ({"extra": 1}, "has the keys epoch, position, seed, rows: got .*extra"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, message):
-    sampler = Sampler(stream(4, 6, 9, 3), 4, 3, seed=0)
+    sampler = Sampler(Windows(stream(4, 6, 9, 3), 4), 3, seed=0)
     sampler.next()
     before = sampler.state()
     with pytest.raises(ValueError, match=message):

@@ -27,7 +27,7 @@ def train_peer(config, trainer, steps):
     optim = config.optim
     weights = torch_weights(trainer.model.weights)
     optimizer = torch_optimizer(weights, optim)
-    sampler = Sampler(trainer.sampler.split, config.model.context_len, config.batch_size, config.seed)
+    sampler = Sampler(trainer.sampler.rows, config.batch_size, config.seed)
     for step in tqdm(range(steps), "PyTorch"):
         ids, targets = map(torch.tensor, sampler.next())
         for group in optimizer.param_groups:
