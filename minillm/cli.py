@@ -1,4 +1,4 @@
-"""The command line: `minillm quickstart | train | resume | generate | estimate | bench`."""
+"""The command line: `minillm quickstart | train | sft | resume | generate | chat | estimate | bench`."""
 
 import sys
 from dataclasses import dataclass, field
@@ -9,11 +9,12 @@ import tyro
 
 from minillm import quickstart, threads
 from minillm.benchmark import command as benchmark
-from minillm.config import ModelConfig, SamplingConfig, TrainConfig
+from minillm.chat import Chat, chat
+from minillm.config import ModelConfig, SamplingConfig, SFTConfig, TrainConfig
 from minillm.estimate import estimate
 from minillm.inference.generate import stream
 from minillm.settings import read_toml
-from minillm.training import pretrain
+from minillm.training import pretrain, sft
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
 
@@ -100,8 +101,10 @@ def _commands(train_defaults: TrainConfig):
     return (
         Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
         | Annotated[TrainConfig, train]
+        | Annotated[SFTConfig, tyro.conf.subcommand("sft")]
         | Annotated[Resume, tyro.conf.subcommand("resume")]
         | Annotated[Generate, tyro.conf.subcommand("generate")]
+        | Annotated[Chat, tyro.conf.subcommand("chat")]
         | Annotated[Estimate, tyro.conf.subcommand("estimate")]
         | Annotated[Bench, tyro.conf.subcommand("bench")]
     )
@@ -119,15 +122,20 @@ def _take_config_file(arguments: list[str]) -> TrainConfig:
     return read_toml(TrainConfig, file)
 
 
-def _run(command: Quickstart | TrainConfig | Resume | Generate | Estimate | Bench) -> None:
+def _run(command: Quickstart | TrainConfig | SFTConfig | Resume | Generate | Chat | Estimate | Bench) -> None:
     if isinstance(command, Quickstart):
         quickstart.quickstart(command.run, command.steps, _called())
     elif isinstance(command, TrainConfig):
         _train(pretrain.start(command))
+    elif isinstance(command, SFTConfig):
+        _train(sft.start(command))
     elif isinstance(command, Resume):
-        _train(pretrain.resume(RunFolder(command.run)))
+        folder = RunFolder(command.run)
+        _train(sft.resume(folder) if isinstance(folder.read_config(), SFTConfig) else pretrain.resume(folder))
     elif isinstance(command, Generate):
         _generate(command)
+    elif isinstance(command, Chat):
+        chat(command)
     elif isinstance(command, Bench):
         benchmark.bench(command.what)
     else:
@@ -137,7 +145,8 @@ def _run(command: Quickstart | TrainConfig | Resume | Generate | Estimate | Benc
 def _train(trainer: Trainer) -> None:
     folder = trainer.folder.path
     if trainer.run(sample_prompts=[""]):
-        print(f"Done.  Curves: {folder}/loss.png, {folder}/gradient.png.  Try: {_called()} generate {folder}")
+        use = "chat" if isinstance(trainer.config, SFTConfig) else "generate"
+        print(f"Done.  Curves: {folder}/loss.png, {folder}/gradient.png.  Try: {_called()} {use} {folder}")
     else:
         print(f"Stopped and saved at step {trainer.step}.  Go on with: {_called()} resume {folder}")
 

@@ -107,7 +107,7 @@ class DataConfig:
     num_stories: int = 20_000
     """How many stories to write (tales only)."""
     vocab_size: int = 1024
-    """Size of the tokenizer's vocabulary: 256 bytes, the merges, one special token."""
+    """Size of the tokenizer's vocabulary: 256 bytes, the merges, three special tokens."""
     pattern: str = "gpt2"
     """How text is split before merging: gpt2, cl100k, or a regular expression."""
     val_fraction: float = 0.05
@@ -117,7 +117,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_at_least("data.num_stories", self.num_stories, 2)
-        check_at_least("data.vocab_size", self.vocab_size, 257)
+        check_at_least("data.vocab_size", self.vocab_size, 259)
         check_at_least("data.seed", self.seed, 0)
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"data.val_fraction must be between 0 and 1, exclusive: got {self.val_fraction}")
@@ -170,8 +170,8 @@ class OptimConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """A pretraining run: everything that decides what comes out, and where it goes."""
+class LoopConfig:
+    """What every training run has, whatever it trains on: its length, its pace and where it goes."""
 
     run: Path = Path("runs/train")
     """Folder of the run: settings, tokens, checkpoint, metrics, plots."""
@@ -197,8 +197,6 @@ class TrainConfig:
     """Keep only each block's input and run the block again in the backward pass: less memory, more time."""
     backend: Literal["numpy", "cpu"] = "cpu"
     """Which implementation of the ops runs."""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 
     def __post_init__(self) -> None:
@@ -207,6 +205,46 @@ class TrainConfig:
         for name in ("seed", "threads", "eval_every", "sample_every", "save_every"):
             check_at_least(f"train.{name}", getattr(self, name), 0)
         check_choice("train.backend", self.backend, ("numpy", "cpu"))
+
+
+@dataclass(frozen=True)
+class TrainConfig(LoopConfig):
+    """A pretraining run: everything that decides what comes out."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class SFTConfig(LoopConfig):
+    """Supervised fine-tuning: teach a pretrained model to answer, by conversations."""
+
+    run: Path = Path("runs/sft")
+    """Folder of the new run."""
+    base: Path = Path("runs/train")
+    """Folder of the run whose model is taught; it is not changed."""
+    data: str = "tasks"
+    """tasks: generated questions with exact answers.  Else: a file of conversations, JSON Lines."""
+    num_conversations: int = 20_000
+    """How many conversations to generate (tasks only)."""
+    val_fraction: float = 0.05
+    """Share of the conversations of a file that is kept for validation, at least one."""
+    num_val: int = 200
+    """How many conversations to validate on, at most."""
+    last_only: bool = False
+    """Teach the last answer of a conversation alone, not every answer."""
+    packing: bool = True
+    """Several conversations to a row, none seeing another; else one to a row, and padding."""
+    too_long: Literal["error", "truncate", "drop"] = "error"
+    """What to do with a conversation that is longer than the context."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("sft.num_conversations", self.num_conversations, 1)
+        check_at_least("sft.num_val", self.num_val, 1)
+        check_choice("sft.too_long", self.too_long, ("error", "truncate", "drop"))
+        if not 0 < self.val_fraction < 1:
+            raise ValueError(f"sft.val_fraction must be between 0 and 1, exclusive: got {self.val_fraction}")
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,10 @@ def _clear(run: Path) -> None:
         raise FileExistsError(f"{run} has files that are not a run's; choose another folder with --run")
     older = folder.read_config()
     ours = settings(run, older.steps)
-    if replace(older, run=run, model=replace(older.model, vocab_size=ours.model.vocab_size)) != ours:
+    if (
+        not isinstance(older, TrainConfig)
+        or replace(older, run=run, model=replace(older.model, vocab_size=ours.model.vocab_size)) != ours
+    ):
         raise FileExistsError(
             f"{run} holds a run with other settings; move it away or choose another folder with --run"
         )
@@ -85,7 +88,7 @@ def _clear(run: Path) -> None:
 
 def _write_stories(trainer: Trainer) -> tuple[list[str], str]:
     """New stories, and how well they keep to the grammar: the judge reads each as the grammar might have written it."""
-    sampling = SamplingConfig(temperature=0.7, seed=1, max_tokens=trainer.config.model.context_len - 2)
+    sampling = SamplingConfig(temperature=0.7, seed=1, max_tokens=trainer.model.config.context_len - 2)
     done = generate(trainer.model, trainer.tokenizer, [""] * NUM_JUDGED, sampling)
     texts = [completion.text for completion in done]
     num_perfect = sum(tales().nats(text) is not None for text in texts)
@@ -95,7 +98,7 @@ def _write_stories(trainer: Trainer) -> tuple[list[str], str]:
 
 def _report_card(trainer: Trainer, judgement: str, seconds: float) -> Table:
     last = trainer.folder.read_metrics()[-1]
-    prediction = estimate(trainer.config.model, trainer.config.batch_size, backend=trainer.config.backend)
+    prediction = estimate(trainer.model.config, trainer.config.batch_size, backend=trainer.config.backend)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     table = Table(title="Report card", show_header=False)
     rows = {

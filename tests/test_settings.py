@@ -23,7 +23,7 @@ FAULTS = [
     (ModelConfig, {"norm_eps": 0.0}, "norm_eps must be positive"),
     (ModelConfig, {"rope_theta": -1.0}, "rope_theta must be positive"),
     (ModelConfig, {"dropout": 1.0}, r"dropout must be in \[0, 1\): got 1.0"),
-    (DataConfig, {"vocab_size": 256}, "data.vocab_size must be an integer of at least 257"),
+    (DataConfig, {"vocab_size": 256}, "data.vocab_size must be an integer of at least 259"),
     (DataConfig, {"val_fraction": 0.0}, "between 0 and 1"),
     (OptimConfig, {"learning_rate": -1.0}, "learning_rate must not be negative"),
     (OptimConfig, {"beta2": 1.0}, r"beta2 must be in \[0, 1\)"),

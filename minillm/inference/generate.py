@@ -66,16 +66,22 @@ def stream(model: Model, tokenizer: Tokenizer, prompts: list[str], config: Sampl
 
     ValueError if a prompt leaves no room in the context.
     """
+    encoded = [[tokenizer.eot, *tokenizer.encode(p)] for p in prompts]  # a document starts after an end
+    return stream_ids(model, tokenizer, encoded, config, tokenizer.eot, completions)
+
+
+def stream_ids(model: Model, tokenizer: Tokenizer, prompts: list[list[int]], config: SamplingConfig, end: int,
+               completions: list[Completion] | None = None) -> Iterator[tuple[int, str]]:  # fmt: skip
+    """As `stream`, of prompts that are ids already, until the model says `end`."""
     done = [Completion() for _ in prompts] if completions is None else completions
     texts = [TextStream(tokenizer, config.stop) for _ in prompts]
-    encoded = [[tokenizer.eot, *tokenizer.encode(p)] for p in prompts]  # a document starts after an end
-    for tokens in generate_ids(model, encoded, config, tokenizer.eot):
+    for tokens in generate_ids(model, prompts, config, end):
         for b, token in enumerate(tokens):
             if token is None or done[b].finish:
                 continue
             done[b].ids.append(token)
-            piece = texts[b].push(token) if token != tokenizer.eot else texts[b].flush()
-            if texts[b].stopped or token == tokenizer.eot:
+            piece = texts[b].push(token) if token != end else texts[b].flush()
+            if texts[b].stopped or token == end:
                 done[b].finish = "stop"
             done[b].text += piece
             if piece:

@@ -13,12 +13,13 @@ import numpy as np
 
 from minillm import backend, checkpoint
 from minillm.atomic import write_atomically
-from minillm.config import TrainConfig
+from minillm.config import LoopConfig, ModelConfig, SFTConfig, TrainConfig
 from minillm.model.model import Model
 from minillm.model.weights import allocate
 from minillm.settings import from_mapping, to_mapping
 from minillm.tokenizer import Tokenizer
 
+STAGES = {"pretrain": TrainConfig, "sft": SFTConfig}  # the settings that config.json holds, by its "stage"
 WEIGHTS = "weights."  # prefix of the model's arrays in the checkpoint; the optimizer's have others
 
 
@@ -48,18 +49,24 @@ class RunFolder:
         """One JSON object per line."""
         return self.path / "metrics.jsonl"
 
-    def write_config(self, config: TrainConfig) -> None:
+    def write_config(self, config: LoopConfig) -> None:
         """Store the settings."""
-        write_atomically(self.config_file, (json.dumps(to_mapping(config), indent=2) + "\n").encode())
+        stage = next(name for name, kind in STAGES.items() if type(config) is kind)
+        content = {"stage": stage} | to_mapping(config)
+        write_atomically(self.config_file, (json.dumps(content, indent=2) + "\n").encode())
 
-    def read_config(self) -> TrainConfig:
+    def read_config(self) -> LoopConfig:
         """The settings of the run.  FileNotFoundError says how to make one; ValueError names what is wrong."""
         if not self.config_file.exists():
             raise FileNotFoundError(
                 f"{self.path} holds no run (no {self.config_file.name}); make one with: minillm train"
             )
         try:
-            return from_mapping(TrainConfig, json.loads(self.config_file.read_text(encoding="utf-8")))
+            values = json.loads(self.config_file.read_text(encoding="utf-8"))
+            stage = values.pop("stage", "pretrain")
+            if stage not in STAGES:
+                raise ValueError(f"unknown stage {stage!r}; there is {', '.join(STAGES)}")
+            return from_mapping(STAGES[stage], values)
         except ValueError as error:
             raise ValueError(f"{self.config_file}: {error}") from error
 
@@ -69,10 +76,11 @@ class RunFolder:
         own = {"model": to_mapping(model.config)}
         checkpoint.save(self.checkpoint_file, weights | dict(arrays), own | dict(meta))
 
-    def load(self, config: TrainConfig, dtype: Any = np.float32) -> tuple[Model, dict[str, np.ndarray], dict[str, Any]]:
+    def load(self, config: LoopConfig, dtype: Any = np.float32) -> tuple[Model, dict[str, np.ndarray], dict[str, Any]]:
         """The model, all arrays and the plain values of the checkpoint; ValueError if it is another model's."""
         arrays, meta = checkpoint.load(self.checkpoint_file)
-        wanted, got = to_mapping(config.model), meta.get("model", {})
+        got = meta.get("model", {})
+        wanted = to_mapping(config.model) if isinstance(config, TrainConfig) else got
         if wanted != got:
             differ = ", ".join(
                 f"{k}: {got.get(k)!r} there, {v!r} in the settings" for k, v in wanted.items() if got.get(k) != v
@@ -80,20 +88,21 @@ class RunFolder:
             raise ValueError(
                 f"{self.checkpoint_file} holds another model ({differ}); use the settings it was trained with"
             )
-        weights = allocate(config.model, dtype)
+        model = from_mapping(ModelConfig, got)
+        weights = allocate(model, dtype)
         checkpoint.copy_into(weights, {k: v for k, v in arrays.items() if k.startswith(WEIGHTS)}, WEIGHTS)
-        return Model(config.model, weights, backend.load(config.backend)), arrays, meta
+        return Model(model, weights, backend.load(config.backend)), arrays, meta
 
     def load_model(self) -> tuple[Model, Tokenizer]:
         """A trained model and its tokenizer, for use.  FileNotFoundError if the run has no checkpoint yet."""
-        config = self.read_config()
+        model = self.load(self.read_config())[0]
         tokenizer = Tokenizer.load(self.tokenizer_file)
-        if tokenizer.vocab_size != config.model.vocab_size:
+        if tokenizer.vocab_size != model.config.vocab_size:
             raise ValueError(
-                f"{self.tokenizer_file} has {tokenizer.vocab_size} ids and the model {config.model.vocab_size}; "
+                f"{self.tokenizer_file} has {tokenizer.vocab_size} ids and the model {model.config.vocab_size}; "
                 "they are not of the same run"
             )
-        return self.load(config)[0], tokenizer
+        return model, tokenizer
 
     def add_metrics(self, row: Mapping[str, Any]) -> None:
         """Append a row."""

@@ -1,22 +1,20 @@
 """The training loop: step, look, save, until done or interrupted.
 
-What is trained on comes in as a sampler and an objective; everything that decides the outcome is in the state that
-`Trainer.save` writes, so that a run killed at any step and resumed ends with the same bytes as an unbroken one.
+What is trained on comes in as a sampler and an objective, and a judge says how good the model has become; everything
+that decides the outcome is in the state that `Trainer.save` writes, so that a run killed at any step and resumed ends
+with the same bytes as an unbroken one.
 """
 
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
 from minillm import threads
-from minillm.config import SamplingConfig, TrainConfig
-from minillm.datasets.corpus import Split
+from minillm.config import LoopConfig
 from minillm.datasets.sampler import Sampler
-from minillm.evaluation.likelihood import likelihood
-from minillm.inference.generate import generate
 from minillm.model.model import Model
 from minillm.optim.optimizer import Optimizer
 from minillm.plotting import draw_gradient_norm, draw_loss
@@ -29,13 +27,26 @@ from minillm.training.step import mean_gradient, split_rows
 MAX_SKIPPED = 10  # useless gradients in a row after which a run is given up
 
 
+class Judge(Protocol):
+    """Says how good a model is, while it is trained and at the end."""
+
+    def look(self, model: Model, max_tokens: int | None) -> dict[str, Any]:
+        """Metrics, `val_loss` and `floor` (None where not known) among them; max_tokens: None for a thorough look."""
+
+    def describe(self, row: dict[str, Any]) -> str:
+        """The metrics as a sentence."""
+
+    def samples(self, model: Model, prompts: list[str], seed: int) -> list[str]:
+        """Texts the model writes now; the same at the same step however the run got there."""
+
+
 class Trainer:
     """A run in progress: model, optimizer, sampler and the step they are at."""
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, sampler: Sampler,
-                 val: Split, objective: Callable = next_token) -> None:  # fmt: skip
+    def __init__(self, config: LoopConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, sampler: Sampler,
+                 judge: Judge, objective: Callable = next_token) -> None:  # fmt: skip
         self.config, self.folder, self.model, self.tokenizer = config, folder, model, tokenizer
-        self.sampler, self.val, self.objective = sampler, val, objective
+        self.sampler, self.judge, self.objective = sampler, judge, objective
         self.optimizer = Optimizer(model.weights, config.optim, config.steps, model.ops)
         self.grads = model.weights.zeros_like()
         self.step = 0
@@ -65,19 +76,6 @@ class Trainer:
         row |= {"seconds": round(self.seconds, 3)}
         return row | {"skipped": True} if report.skipped else row
 
-    def look(self, max_tokens: int | None) -> dict[str, Any]:
-        """Validate; returns the metrics."""
-        v = likelihood(self.model, self.val, self.config.micro_batch_size, max_tokens, threads.run_all)
-        row = {"step": self.step, "val_loss": v.loss, "val_bits_per_byte": v.bits_per_byte, "floor": v.floor}
-        return row | {"val_targets": v.num_targets}
-
-    def samples(self, prompts: list[str], max_tokens: int = 200) -> list[str]:
-        """Texts the model writes now; the same at the same step however the run got there."""
-        tokens = min(max_tokens, self.config.model.context_len - 1)
-        sampling = SamplingConfig(seed=self.config.seed + self.step, max_tokens=tokens)
-        done = generate(self.model, self.tokenizer, prompts, sampling)
-        return [prompt + completion.text for prompt, completion in zip(prompts, done)]
-
     def save(self) -> None:
         """Write everything that decides how the run goes on."""
         arrays, counts = self.optimizer.state()
@@ -104,13 +102,13 @@ class Trainer:
                 folder.add_metrics(row)
                 self._show(bar, row)
                 if _due(self.step, config.eval_every) and self.step < config.steps:
-                    self._report(bar, self.look(config.eval_tokens))
+                    self._report(bar, config.eval_tokens)
                 if _due(self.step, config.sample_every) and self.step < config.steps:
                     self._sample(bar, sample_prompts)
                 if _due(self.step, config.save_every) and self.step < config.steps:
                     self.save()
             if self.step == config.steps:
-                self._report(bar, self.look(None))
+                self._report(bar, None)
             self.save()
         self.draw()
         return self.step == config.steps
@@ -127,14 +125,13 @@ class Trainer:
         if row.get("skipped"):
             bar.write(f"step {self.step}: skipped, the gradient's norm is {row['norm']}; weights are unchanged")
 
-    def _report(self, bar: tqdm, row: dict[str, Any]) -> None:
+    def _report(self, bar: tqdm, max_tokens: int | None) -> None:
+        row = {"step": self.step} | self.judge.look(self.model, max_tokens)
         self.folder.add_metrics(row)
-        floor = "" if row["floor"] is None else f" (best possible {row['floor']:.3f})"
-        loss, bits = row["val_loss"], row["val_bits_per_byte"]
-        bar.write(f"step {self.step}: validation loss {loss:.3f}{floor}, {bits:.3f} bits per byte")
+        bar.write(f"step {self.step}: {self.judge.describe(row)}")
 
     def _sample(self, bar: tqdm, prompts: list[str]) -> None:
-        for text in self.samples(prompts):
+        for text in self.judge.samples(self.model, prompts, self.config.seed + self.step):
             with Path(self.folder.path / "samples.txt").open("a", encoding="utf-8") as file:
                 file.write(f"--- step {self.step}\n{text}\n")
             bar.write(f"    | {text}".replace("\n", "\n    | "))

@@ -1,21 +1,26 @@
 """Pretraining: from settings to text, tokenizer, corpus, model and a finished run."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
+from typing import Any
 
-from minillm import backend
-from minillm.config import DataConfig, TrainConfig
-from minillm.datasets.corpus import Corpus, prepare
+from minillm import backend, threads
+from minillm.config import DataConfig, SamplingConfig, TrainConfig
+from minillm.datasets.corpus import Corpus, Split, prepare
 from minillm.datasets.sampler import Sampler, Windows
 from minillm.datasets.source import documents
+from minillm.evaluation.likelihood import likelihood
+from minillm.inference.generate import generate
 from minillm.model.model import Model
 from minillm.model.weights import initialise
 from minillm.tokenizer import Tokenizer
+from minillm.tokenizer.chat import CONTROL
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
 
 TOKENIZER_CHARACTERS = 16_000_000  # text the tokenizer learns from; more hardly changes a vocabulary of this size
+SAMPLE_TOKENS = 200
 
 
 def make_corpus(config: DataConfig, folder: RunFolder, progress: bool = True) -> tuple[Tokenizer, Corpus]:
@@ -27,7 +32,7 @@ def make_corpus(config: DataConfig, folder: RunFolder, progress: bool = True) ->
         if corpus.settings != asdict(config):
             raise ValueError(f"{data} was made with other data settings; delete {folder.path} or choose another --run")
         return tokenizer, corpus
-    tokenizer = Tokenizer.train(_some_text(config), config.vocab_size, config.pattern, progress=progress)
+    tokenizer = Tokenizer.train(_some_text(config), config.vocab_size, config.pattern, CONTROL, progress)
     tokenizer.save(folder.tokenizer_file)
     corpus = prepare(documents(config), tokenizer, data, config.val_fraction, config.seed, asdict(config), progress)
     return tokenizer, corpus
@@ -55,6 +60,8 @@ def start(config: TrainConfig, progress: bool = True) -> Trainer:
 def resume(folder: RunFolder) -> Trainer:
     """A run as its last checkpoint left it.  FileNotFoundError says what is missing."""
     config = folder.read_config()
+    if not isinstance(config, TrainConfig):
+        raise ValueError(f"{folder.path} is no pretraining run")
     if not folder.checkpoint_file.exists():
         return start(replace(config, run=folder.path))  # stopped before its first checkpoint; the folder may have moved
     tokenizer, corpus = make_corpus(config.data, folder)
@@ -66,7 +73,33 @@ def resume(folder: RunFolder) -> Trainer:
 
 def _trainer(config: TrainConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, corpus: Corpus) -> Trainer:
     sampler = Sampler(Windows(corpus.train, config.model.context_len), config.batch_size, config.seed)
-    return Trainer(config, folder, model, tokenizer, sampler, corpus.val)
+    return Trainer(config, folder, model, tokenizer, sampler, TextJudge(tokenizer, corpus.val, config.micro_batch_size))
+
+
+@dataclass(frozen=True)
+class TextJudge:
+    """How probable a model finds the validation documents, and how it goes on with a text."""
+
+    tokenizer: Tokenizer
+    val: Split
+    batch_size: int
+
+    def look(self, model: Model, max_tokens: int | None) -> dict[str, Any]:
+        """See Judge."""
+        v = likelihood(model, self.val, self.batch_size, max_tokens, threads.run_all)
+        row = {"val_loss": v.loss, "val_bits_per_byte": v.bits_per_byte, "floor": v.floor}
+        return row | {"val_targets": v.num_targets}
+
+    def describe(self, row: dict[str, Any]) -> str:
+        """See Judge."""
+        floor = "" if row["floor"] is None else f" (best possible {row['floor']:.3f})"
+        return f"validation loss {row['val_loss']:.3f}{floor}, {row['val_bits_per_byte']:.3f} bits per byte"
+
+    def samples(self, model: Model, prompts: list[str], seed: int) -> list[str]:
+        """See Judge."""
+        sampling = SamplingConfig(seed=seed, max_tokens=min(SAMPLE_TOKENS, model.config.context_len - 1))
+        done = generate(model, self.tokenizer, prompts, sampling)
+        return [prompt + completion.text for prompt, completion in zip(prompts, done)]
 
 
 def _some_text(config: DataConfig) -> Iterator[str]:

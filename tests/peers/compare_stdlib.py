@@ -72,7 +72,7 @@ def main():
               f"{config.batch_size} x {config.model.context_len} tokens")  # fmt: skip
         scores = {}
         for name, model in (("minillm", trainer.model), ("PyTorch", peer)):
-            scores[name] = likelihood(model, trainer.val, config.batch_size, options.eval_tokens).bits_per_byte
+            scores[name] = likelihood(model, trainer.judge.val, config.batch_size, options.eval_tokens).bits_per_byte
         for name, seconds in (("PyTorch", times[1] - times[0]), ("minillm", times[2] - times[1])):
             print(f"{name:8} {scores[name]:.4f} bits per byte on validation text, {seconds:.0f} s of training")
         difference = scores["minillm"] / scores["PyTorch"] - 1

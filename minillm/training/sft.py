@@ -1,0 +1,152 @@
+"""Supervised fine-tuning: a pretrained model learns to answer (Ouyang et al. 2022, arXiv 2203.02155, step 1).
+
+It is next-token training with two changes: only what the assistant says is a target, and several conversations share
+a row without seeing each other.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minillm import backend, threads
+from minillm.config import SFTConfig
+from minillm.datasets.conversations import Conversation, read_conversations
+from minillm.datasets.packing import PackedRows, render_all
+from minillm.datasets.sampler import Batch, Sampler, stack
+from minillm.datasets.tasks import conversation
+from minillm.evaluation.exact_match import exact_match, score
+from minillm.model.model import Model
+from minillm.model.run import Segmented
+from minillm.ops.cross_entropy import num_targets
+from minillm.tokenizer import Tokenizer
+from minillm.tokenizer.chat import ChatTemplate
+from minillm.training.folder import RunFolder
+from minillm.training.loop import Trainer
+
+SHOWN = 4  # conversations that a sample shows
+QUICK_ANSWERS = 64  # questions answered at each validation; at the end all are
+
+
+def start(config: SFTConfig) -> Trainer:
+    """A new run in config.run that begins with the model of config.base.
+
+    FileExistsError, and nothing touched, if there is a checkpoint already.
+    """
+    folder = RunFolder(config.run)
+    if folder.checkpoint_file.exists():
+        raise FileExistsError(
+            f"{config.run} holds a run already; go on with it: minillm resume {config.run}; or choose another --run"
+        )
+    model, tokenizer = RunFolder(config.base).load_model()
+    trainer = _trainer(config, folder, Model(model.config, model.weights, backend.load(config.backend)), tokenizer)
+    tokenizer.save(folder.tokenizer_file)
+    folder.write_config(config)
+    return trainer
+
+
+def resume(folder: RunFolder) -> Trainer:
+    """A run as its last checkpoint left it."""
+    config = folder.read_config()
+    if not isinstance(config, SFTConfig):
+        raise ValueError(f"{folder.path} is no fine-tuning run")
+    if not folder.checkpoint_file.exists():
+        raise FileNotFoundError(
+            f"{folder.path} was stopped before its first checkpoint; delete it and begin again with minillm sft"
+        )
+    model, arrays, meta = folder.load(config)
+    trainer = _trainer(config, folder, model, Tokenizer.load(folder.tokenizer_file))
+    trainer.restore(arrays, meta)
+    return trainer
+
+
+def _trainer(config: SFTConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer) -> Trainer:
+    template, T = ChatTemplate(tokenizer), model.config.context_len
+    train, val = split(config)
+    taught = render_all(train, template, T, config.last_only, config.too_long)
+    judged = render_all(val, template, T, config.last_only, config.too_long)
+    rows = PackedRows(taught.rendered, T, config.packing)
+    filled = f"{len(rows):,} rows of {T} tokens, {rows.share_filled:.0%} filled"
+    print(f"{len(taught.rendered):,} conversations, {taught.num_taught:,} tokens to learn, in {filled}")
+    sampler = Sampler(rows, config.batch_size, config.seed)
+    asked = [c for c in val if c.messages[-1]["role"] == "assistant"]
+    asked = [c for c in asked if len(template.prompt(c.messages[:-1])) < T]
+    judge = ChatJudge(template, asked, PackedRows(judged.rendered, T), config.micro_batch_size)
+    return Trainer(config, folder, model, tokenizer, sampler, judge)
+
+
+def split(config: SFTConfig) -> tuple[list[Conversation], list[Conversation]]:
+    """The conversations to learn from and those to validate on, which share no question.
+
+    Of a file, those whose first question has the lowest hash validate, so that the same question is on one side.
+    ValueError if all conversations of a file begin with the same one.
+    """
+    if config.data == "tasks":
+        train = [conversation("train", config.seed, i) for i in range(config.num_conversations)]
+        return train, [conversation("val", config.seed, i) for i in range(config.num_val)]
+    groups: dict[bytes, list[Conversation]] = {}
+    for c in read_conversations(Path(config.data)):
+        groups.setdefault(_first_question(c), []).append(c)
+    if len(groups) < 2:
+        raise ValueError(f"{config.data} has one question only; validation needs another that is not learned from")
+    ordered = [groups[key] for key in sorted(groups)]
+    num_val = max(1, min(round(config.val_fraction * len(groups)), config.num_val, len(groups) - 1))
+    return list(chain(*ordered[num_val:])), list(chain(*ordered[:num_val]))
+
+
+def _first_question(c: Conversation) -> bytes:
+    """A hash of what is said before the first answer."""
+    end = [m["role"] for m in c.messages].index("assistant")
+    return hashlib.sha256(repr([(m["role"], m["content"]) for m in c.messages[:end]]).encode()).digest()
+
+
+@dataclass(frozen=True)
+class ChatJudge:
+    """How probable a model finds the validation answers, and how many of its own are the same."""
+
+    template: ChatTemplate
+    asked: Sequence[Conversation]
+    rows: PackedRows
+    batch_size: int
+
+    def look(self, model: Model, max_tokens: int | None) -> dict[str, Any]:
+        """See Judge.  Right answers are counted where the conversations end with one."""
+        loss, count = self.loss(model)
+        row: dict[str, Any] = {"val_loss": loss, "floor": None, "val_targets": count}
+        records = exact_match(model, self.template, self.asked[: max_tokens and QUICK_ANSWERS])
+        if records:
+            result = score([record.correct for record in records])
+            row |= {"accuracy": result.accuracy, "accuracy_error": result.standard_error, "num_asked": result.num}
+        return row
+
+    def loss(self, model: Model) -> tuple[float, int]:
+        """Nats per token of the answers, and how many tokens those are."""
+        rows = [self.rows[number] for number in range(len(self.rows))]
+        batches = [stack(rows[start : start + self.batch_size]) for start in range(0, len(rows), self.batch_size)]
+
+        def total(batch: Batch) -> float:
+            logits = model.logits(batch.ids, batch.positions, Segmented(model.ops, batch.segments))
+            return float(np.sum(model.ops.cross_entropy_forward(logits, batch.targets)[0], dtype=np.float64))
+
+        count = sum(num_targets(batch.targets) for batch in batches)
+        return sum(threads.run_all(total, batches)) / count, count
+
+    def describe(self, row: dict[str, Any]) -> str:
+        """See Judge."""
+        if "accuracy" not in row:
+            return f"validation loss {row['val_loss']:.3f}"
+        right = f"{row['accuracy']:.1%} ± {row['accuracy_error']:.1%} of {row['num_asked']} answers right"
+        return f"validation loss {row['val_loss']:.3f}, {right}"
+
+    def samples(self, model: Model, prompts: list[str], seed: int) -> list[str]:
+        """See Judge: some validation questions and the model's answers; prompts and seed are not used."""
+        del prompts, seed
+        records = exact_match(model, self.template, self.asked[:SHOWN])
+        return [
+            f"{r.messages[-1]['content']}\n{r.answer}   [{'right' if r.correct else f'expected: {r.expected}'}]"
+            for r in records
+        ]
