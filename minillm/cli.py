@@ -1,4 +1,4 @@
-"""The command line: `minillm quickstart | train | sft | resume | generate | chat | estimate | bench`."""
+"""The command line: `minillm quickstart | train | sft | resume | generate | chat | eval | estimate | bench`."""
 
 import sys
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from minillm.benchmark import command as benchmark
 from minillm.chat import Chat, chat
 from minillm.config import ModelConfig, SamplingConfig, SFTConfig, TrainConfig
 from minillm.estimate import estimate
+from minillm.evaluate import Evaluate, evaluate
 from minillm.inference.generate import stream
 from minillm.settings import read_toml
 from minillm.training import pretrain, sft
@@ -105,6 +106,7 @@ def _commands(train_defaults: TrainConfig):
         | Annotated[Resume, tyro.conf.subcommand("resume")]
         | Annotated[Generate, tyro.conf.subcommand("generate")]
         | Annotated[Chat, tyro.conf.subcommand("chat")]
+        | Annotated[Evaluate, tyro.conf.subcommand("eval")]
         | Annotated[Estimate, tyro.conf.subcommand("estimate")]
         | Annotated[Bench, tyro.conf.subcommand("bench")]
     )
@@ -122,7 +124,9 @@ def _take_config_file(arguments: list[str]) -> TrainConfig:
     return read_toml(TrainConfig, file)
 
 
-def _run(command: Quickstart | TrainConfig | SFTConfig | Resume | Generate | Chat | Estimate | Bench) -> None:
+def _run(
+    command: Quickstart | TrainConfig | SFTConfig | Resume | Generate | Chat | Evaluate | Estimate | Bench,
+) -> None:
     if isinstance(command, Quickstart):
         quickstart.quickstart(command.run, command.steps, _called())
     elif isinstance(command, TrainConfig):
@@ -136,6 +140,8 @@ def _run(command: Quickstart | TrainConfig | SFTConfig | Resume | Generate | Cha
         _generate(command)
     elif isinstance(command, Chat):
         chat(command)
+    elif isinstance(command, Evaluate):
+        evaluate(command)
     elif isinstance(command, Bench):
         benchmark.bench(command.what)
     else:

@@ -110,3 +110,29 @@ def test_quickstart_does_not_touch_a_folder_of_other_files(tmp_path, capsys):
     assert code == 2
     assert "choose another folder" in err
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_model_is_taught_asked_and_compared_with_itself(tmp_path, capsys, monkeypatch):
+    model = ["--model.num-layers", "1", "--model.channels", "16", "--model.num-heads", "1"]
+    train = ["train", "--run", str(tmp_path / "base"), "--steps", "2", "--batch-size", "2", *model]
+    assert outcome([*train, "--data.num-stories", "60", "--data.vocab-size", "400"], capsys)[0] == 0
+    run, pace = (
+        str(tmp_path / "sft"),
+        ["--steps", "2", "--batch-size", "2", "--num-conversations", "9", "--num-val", "2"],
+    )
+    code, out, _ = outcome(["sft", "--base", str(tmp_path / "base"), "--run", run, *pace], capsys)
+    assert code == 0
+    assert "9 conversations" in out and f"chat {run}" in out
+    assert outcome(["resume", run], capsys)[0] == 0
+    code, out, _ = outcome(["eval", run, "--num", "5"], capsys)
+    assert code == 0
+    assert "all" in out and "5" in out
+    answers = str(tmp_path / "sft" / "answers.jsonl")
+    code, out, _ = outcome(["eval", run, "--num", "5", "--against", answers, "--batch-size", "2"], capsys)
+    assert code == 0
+    assert "+0.0% of 5 answers right, 95% confidence +0.0% to +0.0%" in out
+    lines = iter(["/help", "hello", "/nonsense", "/quit"])
+    monkeypatch.setattr("builtins.input", lambda *prompt: next(lines))
+    code, out, _ = outcome(["chat", run, "--max-tokens", "3"], capsys)
+    assert code == 0
+    assert out.count("/reset forgets") == 3
