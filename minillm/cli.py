@@ -1,21 +1,21 @@
-"""The command line: `minillm quickstart | train | sft | resume | generate | chat | eval | estimate | bench`."""
+"""The command line: `minillm COMMAND`; `minillm --help` lists them."""
 
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from minillm import quickstart, threads
 from minillm.benchmark import command as benchmark
 from minillm.chat import Chat, chat
-from minillm.config import ModelConfig, SamplingConfig, SFTConfig, TrainConfig
+from minillm.config import DistilConfig, LoopConfig, ModelConfig, SamplingConfig, SFTConfig, TrainConfig
 from minillm.estimate import estimate
 from minillm.evaluate import Evaluate, evaluate
 from minillm.inference.generate import stream
 from minillm.settings import read_toml
-from minillm.training import pretrain, sft
+from minillm.training import distil, pretrain, sft
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
 
@@ -103,6 +103,7 @@ def _commands(train_defaults: TrainConfig):
         Annotated[Quickstart, tyro.conf.subcommand("quickstart")]
         | Annotated[TrainConfig, train]
         | Annotated[SFTConfig, tyro.conf.subcommand("sft")]
+        | Annotated[DistilConfig, tyro.conf.subcommand("distill")]
         | Annotated[Resume, tyro.conf.subcommand("resume")]
         | Annotated[Generate, tyro.conf.subcommand("generate")]
         | Annotated[Chat, tyro.conf.subcommand("chat")]
@@ -124,18 +125,14 @@ def _take_config_file(arguments: list[str]) -> TrainConfig:
     return read_toml(TrainConfig, file)
 
 
-def _run(
-    command: Quickstart | TrainConfig | SFTConfig | Resume | Generate | Chat | Evaluate | Estimate | Bench,
-) -> None:
+def _run(command: Quickstart | LoopConfig | Resume | Generate | Chat | Evaluate | Estimate | Bench) -> None:
     if isinstance(command, Quickstart):
         quickstart.quickstart(command.run, command.steps, _called())
-    elif isinstance(command, TrainConfig):
-        _train(pretrain.start(command))
-    elif isinstance(command, SFTConfig):
-        _train(sft.start(command))
+    elif isinstance(command, LoopConfig):
+        _train(_stage(command).start(command))
     elif isinstance(command, Resume):
         folder = RunFolder(command.run)
-        _train(sft.resume(folder) if isinstance(folder.read_config(), SFTConfig) else pretrain.resume(folder))
+        _train(_stage(folder.read_config()).resume(folder))
     elif isinstance(command, Generate):
         _generate(command)
     elif isinstance(command, Chat):
@@ -146,6 +143,13 @@ def _run(
         benchmark.bench(command.what)
     else:
         _estimate(command)
+
+
+def _stage(config: LoopConfig) -> Any:
+    """The module that runs these settings."""
+    if isinstance(config, DistilConfig):
+        return distil
+    return sft if isinstance(config, SFTConfig) else pretrain
 
 
 def _train(trainer: Trainer) -> None:

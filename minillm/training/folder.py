@@ -13,13 +13,17 @@ import numpy as np
 
 from minillm import backend, checkpoint
 from minillm.atomic import write_atomically
-from minillm.config import LoopConfig, ModelConfig, SFTConfig, TrainConfig
+from minillm.config import DistilConfig, LoopConfig, ModelConfig, SFTConfig, TrainConfig
 from minillm.model.model import Model
 from minillm.model.weights import allocate
 from minillm.settings import from_mapping, to_mapping
 from minillm.tokenizer import Tokenizer
 
-STAGES = {"pretrain": TrainConfig, "sft": SFTConfig}  # the settings that config.json holds, by its "stage"
+STAGES = {
+    "pretrain": TrainConfig,
+    "sft": SFTConfig,
+    "distil": DistilConfig,
+}  # the settings that config.json holds, by its "stage"
 WEIGHTS = "weights."  # prefix of the model's arrays in the checkpoint; the optimizer's have others
 
 

@@ -55,9 +55,7 @@ def resume(folder: RunFolder) -> Trainer:
     if not isinstance(config, SFTConfig):
         raise ValueError(f"{folder.path} is no fine-tuning run")
     if not folder.checkpoint_file.exists():
-        raise FileNotFoundError(
-            f"{folder.path} was stopped before its first checkpoint; delete it and begin again with minillm sft"
-        )
+        raise FileNotFoundError(f"{folder.path} was stopped before its first checkpoint; delete it and begin again")
     model, arrays, meta = folder.load(config)
     trainer = _trainer(config, folder, model, Tokenizer.load(folder.tokenizer_file))
     trainer.restore(arrays, meta)

@@ -161,7 +161,7 @@ def test_settings_come_back_from_their_folder(config):
     folder.write_config(config)
     assert folder.read_config() == config == from_mapping(SFTConfig, to_mapping(config))
     folder.config_file.write_text('{"stage": "dream"}')
-    with pytest.raises(ValueError, match="unknown stage 'dream'; there is pretrain, sft"):
+    with pytest.raises(ValueError, match="unknown stage 'dream'; there is pretrain, sft, distil"):
         folder.read_config()
 
 

@@ -1,0 +1,93 @@
+"""The shape of a model."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from minillm.config.checks import check_at_least, check_choice
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a decoder-only transformer: all that is needed to count, allocate and run its weights."""
+
+    family: Literal["gpt2", "llama"] = "llama"
+    """gpt2: layer norm, learned positions, GELU, biases.  llama: RMS norm, RoPE, SwiGLU, grouped heads, no biases."""
+    vocab_size: int = 1024
+    """V: number of token ids, special tokens included.  A training run takes it from its tokenizer."""
+    context_len: int = 256
+    """The longest sequence, in tokens."""
+    num_layers: int = 4
+    """L: number of blocks."""
+    num_heads: int = 4
+    """H: number of query heads."""
+    num_kv_heads: int | None = None
+    """G: number of key/value heads, each shared by H/G query heads (grouped-query attention); None: as many as H."""
+    channels: int = 128
+    """C: width of the residual stream."""
+    ffn_channels: int | None = None
+    """F: width inside the feed-forward layer; None: 4C for gpt2, 8C/3 rounded up to a multiple of 32 for llama."""
+    norm_eps: float = 1e-5
+    """Added to the variance (or mean square) before its root is taken."""
+    rope_theta: float = 10_000.0
+    """Base of the rotary frequencies (llama)."""
+    init_std: float = 0.02
+    """Standard deviation of initial matrices; 0.02 in GPT-2 and Llama, whose C is many times larger than here."""
+    tied: bool = True
+    """The output head is the embedding table itself."""
+    dropout: float = 0.0
+    """Probability of zeroing an element of the embedding and of each residual branch while training."""
+
+    def __post_init__(self) -> None:
+        check_choice("model.family", self.family, ("gpt2", "llama"))
+        for name in ("vocab_size", "context_len", "num_layers", "num_heads", "channels"):
+            check_at_least(f"model.{name}", getattr(self, name), 1)
+        for name in ("num_kv_heads", "ffn_channels"):
+            if getattr(self, name) is not None:
+                check_at_least(f"model.{name}", getattr(self, name), 1)
+        C, H = self.channels, self.num_heads
+        if C % H:
+            nearest = max(H, round(C / H) * H)
+            raise ValueError(f"channels must divide evenly among heads: {C} channels, {H} heads; try {nearest}")
+        if H % self.kv_heads:
+            raise ValueError(
+                f"query heads must divide evenly among key/value heads: {H} heads, {self.kv_heads} key/value heads; "
+                f"try {max(g for g in range(1, self.kv_heads + 1) if H % g == 0)} key/value heads"
+            )
+        if self.family == "gpt2" and self.kv_heads != H:
+            raise ValueError(f"gpt2 has one key/value head per head: {H} heads, {self.kv_heads} key/value heads")
+        if self.family == "llama" and self.head_size % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of channels, so the head size must be even: {C} channels / {H} heads = "
+                f"{self.head_size}; try {C + H} channels"
+            )
+        if not self.norm_eps > 0:
+            raise ValueError(f"model.norm_eps must be positive: got {self.norm_eps}")
+        if not self.init_std > 0:
+            raise ValueError(f"model.init_std must be positive: got {self.init_std}")
+        if not self.rope_theta > 0:
+            raise ValueError(f"model.rope_theta must be positive: got {self.rope_theta}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.dropout must be in [0, 1): got {self.dropout}")
+
+    @property
+    def kv_heads(self) -> int:
+        """G."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def head_size(self) -> int:
+        """D."""
+        return self.channels // self.num_heads
+
+    @property
+    def ffn(self) -> int:
+        """F."""
+        if self.ffn_channels is not None:
+            return self.ffn_channels
+        return 4 * self.channels if self.family == "gpt2" else -(-8 * self.channels // 96) * 32
+
+    @classmethod
+    def of_depth(cls, depth: int, **rest: Any) -> "ModelConfig":
+        """The one dial: `depth` layers, `depth` heads of 32 channels each.  Anything in `rest` overrides."""
+        check_at_least("depth", depth, 1)
+        return cls(**{"num_layers": depth, "num_heads": depth, "channels": 32 * depth} | rest)

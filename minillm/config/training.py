@@ -1,0 +1,175 @@
+"""What to learn from, how gradients become steps, and the runs of every stage."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from minillm.config.checks import check_at_least, check_choice
+from minillm.config.model import ModelConfig
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which text to learn from and how to cut it into tokens."""
+
+    source: str = "tales"
+    """tales: generated children's stories.  stdlib: the source of the running Python.  Else: a file or folder."""
+    num_stories: int = 20_000
+    """How many stories to write (tales only)."""
+    vocab_size: int = 1024
+    """Size of the tokenizer's vocabulary: 256 bytes, the merges, three special tokens."""
+    pattern: str = "gpt2"
+    """How text is split before merging: gpt2, cl100k, or a regular expression."""
+    val_fraction: float = 0.05
+    """Share of the documents that is kept for validation, at least one document."""
+    seed: int = 0
+    """Chooses the stories and which documents validate."""
+
+    def __post_init__(self) -> None:
+        check_at_least("data.num_stories", self.num_stories, 2)
+        check_at_least("data.vocab_size", self.vocab_size, 259)
+        check_at_least("data.seed", self.seed, 0)
+        if not 0 < self.val_fraction < 1:
+            raise ValueError(f"data.val_fraction must be between 0 and 1, exclusive: got {self.val_fraction}")
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """How gradients become steps."""
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """adamw: for every parameter.  muon: for the matrices inside blocks, adamw for the rest."""
+    learning_rate: float = 3e-3
+    """Peak learning rate of AdamW."""
+    muon_learning_rate: float = 0.02
+    """Peak learning rate of Muon."""
+    beta1: float = 0.9
+    """Decay of the running mean of gradients."""
+    beta2: float = 0.95
+    """Decay of the running mean of squared gradients."""
+    eps: float = 1e-8
+    """Keeps AdamW's division finite."""
+    weight_decay: float = 0.1
+    """Decoupled decay of the matrices; biases and norm weights never decay."""
+    clip_norm: float = 1.0
+    """Gradients longer than this are scaled down to it; 0: never."""
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    """cosine: warm-up then half a cosine.  wsd: warm-up, stable, then linear decay."""
+    warmup_steps: int = 50
+    """Steps of linear warm-up; the first step has a positive rate already."""
+    decay_fraction: float = 0.2
+    """Share of the steps that decay (wsd)."""
+    final_fraction: float = 0.1
+    """Learning rate at the end, as a share of the peak."""
+
+    def __post_init__(self) -> None:
+        check_choice("optim.optimizer", self.optimizer, ("adamw", "muon"))
+        check_choice("optim.schedule", self.schedule, ("cosine", "wsd"))
+        check_at_least("optim.warmup_steps", self.warmup_steps, 0)
+        for name in ("learning_rate", "muon_learning_rate", "weight_decay", "clip_norm"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"optim.{name} must not be negative: got {getattr(self, name)}")
+        if not self.eps > 0:
+            raise ValueError(f"optim.eps must be positive: got {self.eps}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"optim.{name} must be in [0, 1): got {getattr(self, name)}")
+        for name in ("decay_fraction", "final_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"optim.{name} must be in [0, 1]: got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """What every training run has, whatever it trains on: its length, its pace and where it goes."""
+
+    run: Path = Path("runs/train")
+    """Folder of the run: settings, tokens, checkpoint, metrics, plots."""
+    steps: int = 1000
+    """Number of optimizer steps."""
+    batch_size: int = 16
+    """Rows per step."""
+    micro_batch_size: int = 4
+    """B: rows that run through the model together.  A step's micro-batches add up, every token weighing the same."""
+    threads: int = 0
+    """Micro-batches that run at the same time; 0: one per core.  The result does not depend on it."""
+    seed: int = 0
+    """Chooses initial weights, the order of the data and dropout masks."""
+    eval_every: int = 100
+    """Steps between validations; 0: only at the end."""
+    eval_tokens: int = 20_000
+    """About how many validation tokens to score each time (all of them at the end)."""
+    sample_every: int = 200
+    """Steps between printed samples; 0: never."""
+    save_every: int = 200
+    """Steps between checkpoints; 0: only at the end."""
+    recompute: bool = False
+    """Keep only each block's input and run the block again in the backward pass: less memory, more time."""
+    backend: Literal["numpy", "cpu"] = "cpu"
+    """Which implementation of the ops runs."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "micro_batch_size", "eval_tokens"):
+            check_at_least(f"train.{name}", getattr(self, name), 1)
+        for name in ("seed", "threads", "eval_every", "sample_every", "save_every"):
+            check_at_least(f"train.{name}", getattr(self, name), 0)
+        check_choice("train.backend", self.backend, ("numpy", "cpu"))
+
+
+@dataclass(frozen=True)
+class TrainConfig(LoopConfig):
+    """A pretraining run: everything that decides what comes out."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class SFTConfig(LoopConfig):
+    """Supervised fine-tuning: teach a pretrained model to answer, by conversations."""
+
+    run: Path = Path("runs/sft")
+    """Folder of the new run."""
+    base: Path = Path("runs/train")
+    """Folder of the run whose model is taught; it is not changed."""
+    data: str = "tasks"
+    """tasks: generated questions with exact answers.  Else: a file of conversations, JSON Lines."""
+    num_conversations: int = 20_000
+    """How many conversations to generate (tasks only)."""
+    val_fraction: float = 0.05
+    """Share of the conversations of a file that is kept for validation, at least one."""
+    num_val: int = 200
+    """How many conversations to validate on, at most."""
+    last_only: bool = False
+    """Teach the last answer of a conversation alone, not every answer."""
+    packing: bool = True
+    """Several conversations to a row, none seeing another; else one to a row, and padding."""
+    too_long: Literal["error", "truncate", "drop"] = "error"
+    """What to do with a conversation that is longer than the context."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("sft.num_conversations", self.num_conversations, 1)
+        check_at_least("sft.num_val", self.num_val, 1)
+        check_choice("sft.too_long", self.too_long, ("error", "truncate", "drop"))
+        if not 0 < self.val_fraction < 1:
+            raise ValueError(f"sft.val_fraction must be between 0 and 1, exclusive: got {self.val_fraction}")
+
+
+@dataclass(frozen=True)
+class DistilConfig(SFTConfig):
+    """Distillation: a student learns from conversations and from what its teacher finds probable there."""
+
+    run: Path = Path("runs/distil")
+    """Folder of the new run."""
+    teacher: Path = Path("runs/sft")
+    """Folder of the run that teaches; of any size, but with the same vocabulary."""
+    divergence: Literal["forward", "reverse", "jensen-shannon"] = "forward"
+    """How far the student is from its teacher: forward KL covers all that the teacher may say, reverse picks a mode."""
+    tau: float = 2.0
+    """Temperature of both: above 1 the teacher's less likely tokens count more."""
+    alpha: float = 0.5
+    """Weight of the teacher; what is left is that of the answers themselves."""
+    beta: float = 0.5
+    """The teacher's share of the mixture (jensen-shannon)."""

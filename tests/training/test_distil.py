@@ -1,0 +1,126 @@
+"""Distillation runs: the teacher is heard, is not changed, and must speak the student's language."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from minillm import checkpoint
+from minillm.config import DataConfig, DistilConfig, ModelConfig, OptimConfig, SFTConfig, TrainConfig
+from minillm.datasets.packing import pack
+from minillm.datasets.sampler import stack
+from minillm.tokenizer.chat import Rendered
+from minillm.training import distil, pretrain, sft
+from minillm.training.distil import taught_by
+from minillm.training.divergence import Distil
+from minillm.training.folder import RunFolder
+from minillm.training.objective import next_token
+from minillm.training.step import mean_gradient
+
+COLOURS = ("red", "blue", "green", "pink")
+TEXT = "".join(f"The {c} cat saw a {d} dog. user assistant\n\n" for c in COLOURS for d in COLOURS for _ in range(4))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two pretrained models, a larger and a smaller one, the larger one also fine-tuned, and conversations."""
+    place = tmp_path_factory.mktemp("runs")
+    (place / "text.txt").write_text(TEXT)
+    pairs = [(c, d) for c in COLOURS for d in COLOURS if c != d]
+    said = [[{"role": "user", "content": f"{c} {d}"}, {"role": "assistant", "content": f"{c}."}] for c, d in pairs]
+    (place / "data.jsonl").write_text("".join(json.dumps({"messages": m}) + "\n" for m in said))
+    pace = {"steps": 2, "batch_size": 4, "eval_every": 0, "sample_every": 0}
+    for name, channels, vocab_size in (("large", 32, 290), ("small", 16, 290), ("foreign", 32, 280)):
+        shape = ModelConfig(context_len=64, num_layers=1, num_heads=2, channels=channels)
+        data = DataConfig(source=str(place / "text.txt"), vocab_size=vocab_size)
+        assert pretrain.start(TrainConfig(run=place / name, model=shape, data=data, **pace), False).run(
+            [""], show=False
+        )
+    where = {"run": place / "teacher", "base": place / "large"}
+    taught = SFTConfig(**where, data=str(place / "data.jsonl"), **(pace | {"steps": 80}),
+                       optim=OptimConfig(learning_rate=1e-2, warmup_steps=2))  # fmt: skip
+    assert sft.start(taught).run([""], show=False)
+    return place
+
+
+@pytest.fixture
+def config(place, tmp_path):
+    return DistilConfig(
+        run=tmp_path / "run",
+        base=place / "small",
+        teacher=place / "teacher",
+        data=str(place / "data.jsonl"),
+        steps=6,
+        batch_size=4,
+        eval_every=0,
+        sample_every=0,
+        alpha=1.0,
+        optim=OptimConfig(learning_rate=1e-2, warmup_steps=2),
+    )
+
+
+def divergence(trainer, teacher):
+    """Of student and teacher over the training rows, at temperature 1."""
+    rows = trainer.sampler.rows
+    batches = [stack([rows[i]]) for i in range(len(rows))]
+    grads = trainer.model.weights.zeros_like()
+    return mean_gradient(trainer.model, batches, grads, taught_by(teacher, Distil(tau=1, alpha=1)))[0]
+
+
+@pytest.mark.parametrize("kind", ["forward", "reverse", "jensen-shannon"])
+def test_the_student_comes_closer_to_its_teacher_which_stays_as_it_is(config, kind):
+    before = RunFolder(config.teacher).checkpoint_file.read_bytes()
+    teacher, _ = RunFolder(config.teacher).load_model()
+    trainer = distil.start(replace(config, divergence=kind, steps=40))
+    first = divergence(trainer, teacher)
+    assert trainer.run([""], show=False)
+    assert divergence(trainer, teacher) < 0.5 * first
+    assert RunFolder(config.teacher).checkpoint_file.read_bytes() == before
+
+
+def test_without_weight_for_the_teacher_it_is_fine_tuning(config, tmp_path):
+    distil.start(replace(config, alpha=0.0)).run([""], show=False)
+    plain = {k: v for k, v in vars(config).items() if k in SFTConfig.__dataclass_fields__}
+    sft.start(SFTConfig(**plain | {"run": tmp_path / "sft"})).run([""], show=False)
+    one, two = (checkpoint.load(run / "checkpoint.safetensors")[0] for run in (config.run, tmp_path / "sft"))
+    for name in one:
+        np.testing.assert_allclose(one[name], two[name], atol=1e-4 * (1e-3 + np.abs(two[name]).max()))
+
+
+def test_a_stopped_run_goes_on_with_its_teacher_to_the_same_bytes(config, tmp_path):
+    distil.start(config).run([""], show=False)
+    other = replace(config, run=tmp_path / "other")
+    trainer = distil.start(other)
+    trainer.take_step()
+    trainer.save()
+    assert distil.resume(RunFolder(other.run)).run([""], show=False)
+    one, two = (checkpoint.load(RunFolder(c.run).checkpoint_file)[0] for c in (config, other))
+    assert all(one[name].tobytes() == two[name].tobytes() for name in one)
+
+
+def test_the_teacher_sees_no_other_text_of_a_packed_row(place):
+    teacher, _ = RunFolder(place / "teacher").load_model()
+    student, _ = RunFolder(place / "small").load_model()
+    r = np.random.default_rng(0)
+    texts = [Rendered(r.integers(0, 256, n).tolist(), [False] + [True] * (n - 1)) for n in (9, 5, 12)]
+    objective = taught_by(teacher, Distil("jensen-shannon", 1.5, 0.7, 0.3))
+    results = []
+    for batches in ([stack([pack(texts, 30)])], [stack([pack([t], len(t.ids) - 1)]) for t in texts]):
+        grads = student.weights.zeros_like()
+        results.append((mean_gradient(student, batches, grads, objective), grads.vector))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    np.testing.assert_allclose(results[0][1], results[1][1], atol=1e-5 * np.abs(results[1][1]).max())
+    assert objective is not next_token
+
+
+def test_a_teacher_with_other_words_is_refused_before_anything_is_written(config, place):
+    with pytest.raises(
+        ValueError, match=r"must share a vocabulary.*pretrain the student on the teacher's data settings"
+    ):
+        distil.start(replace(config, teacher=place / "foreign"))
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        distil.start(replace(config, teacher=place / "nobody"))
+    assert not config.run.exists()
+    with pytest.raises(ValueError, match="no distillation run"):
+        distil.resume(RunFolder(place / "teacher"))
