@@ -9,12 +9,21 @@ Each class checks itself when it is made, so a wrong setting fails before any wo
 from minillm.config.checks import check_at_least, check_choice
 from minillm.config.model import ModelConfig
 from minillm.config.sampling import SamplingConfig
-from minillm.config.training import DataConfig, DistilConfig, LoopConfig, OptimConfig, SFTConfig, TrainConfig
+from minillm.config.training import (
+    DataConfig,
+    DistilConfig,
+    LoopConfig,
+    LoraConfig,
+    OptimConfig,
+    SFTConfig,
+    TrainConfig,
+)
 
 __all__ = [
     "DataConfig",
     "DistilConfig",
     "LoopConfig",
+    "LoraConfig",
     "ModelConfig",
     "OptimConfig",
     "SFTConfig",

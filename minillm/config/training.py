@@ -126,6 +126,24 @@ class TrainConfig(LoopConfig):
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters: train small additions to frozen matrices."""
+
+    rank: int = 0
+    """R: rank of what is added to each matrix; 0: no adapters, every weight is trained."""
+    alpha: float = 16.0
+    """The addition is multiplied by alpha / rank."""
+    targets: Literal["query-value", "attention", "all"] = "all"
+    """Which matrices get one: the paper's two, the four of attention, or those of the feed-forward layer too."""
+
+    def __post_init__(self) -> None:
+        check_at_least("lora.rank", self.rank, 0)
+        check_choice("lora.targets", self.targets, ("query-value", "attention", "all"))
+        if not 0 < self.alpha < float("inf"):
+            raise ValueError(f"lora.alpha must be positive and finite: got {self.alpha}")
+
+
+@dataclass(frozen=True)
 class SFTConfig(LoopConfig):
     """Supervised fine-tuning: teach a pretrained model to answer, by conversations."""
 
@@ -147,6 +165,7 @@ class SFTConfig(LoopConfig):
     """Several conversations to a row, none seeing another; else one to a row, and padding."""
     too_long: Literal["error", "truncate", "drop"] = "error"
     """What to do with a conversation that is longer than the context."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

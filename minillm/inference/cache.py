@@ -58,7 +58,7 @@ class Cache:
 
 def extend(model: Model, ids: np.ndarray, cache: Cache, last_only: bool = False) -> np.ndarray:
     """Run the next T tokens of each row: ids (B, T) -> logits (B, T, V), or (B, 1, V) of the last token alone."""
-    w, T, capacity = model.weights.tree, ids.shape[1], cache.keys.shape[2]
+    w, T, capacity = model.tree, ids.shape[1], cache.keys.shape[2]
     if ids.shape[0] != len(cache.padding):
         raise ValueError(f"one row of ids for each row of the cache: {ids.shape[0]} and {len(cache.padding)} rows")
     if cache.length + T > capacity:

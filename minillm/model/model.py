@@ -8,7 +8,7 @@ import numpy as np
 from minillm.config import ModelConfig
 from minillm.model.run import Attend, positions_of, run_of
 from minillm.model.transformer import transformer_forward
-from minillm.tree import Packed
+from minillm.tree import Packed, Tree
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,13 @@ class Model:
     weights: Packed
     ops: Any
 
+    @property
+    def tree(self) -> Tree:
+        """What the forward pass reads."""
+        return self.weights.tree
+
     def logits(self, ids: np.ndarray, positions: np.ndarray | None = None, attend: Attend | None = None) -> Any:
         """The plain forward: ids (B, T) -> logits (B, T, V).  Positions 0, 1, ... and causal attention by default."""
         positions = positions_of(*ids.shape) if positions is None else positions
         run = run_of(self.config, self.ops, positions, attend, self.weights.vector.dtype)
-        return transformer_forward(ids, self.weights.tree, run)[0]
+        return transformer_forward(ids, self.tree, run)[0]

@@ -5,13 +5,14 @@ config.json  tokenizer.json  data/  checkpoint.safetensors  metrics.jsonl  sampl
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minillm import backend, checkpoint
+from minillm.adapt.lora import LoraModel, attach, merge
 from minillm.atomic import write_atomically
 from minillm.config import DistilConfig, LoopConfig, ModelConfig, SFTConfig, TrainConfig
 from minillm.model.model import Model
@@ -77,7 +78,9 @@ class RunFolder:
     def save(self, model: Model, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Write the checkpoint: the model's weights, further arrays, and plain values."""
         weights = {WEIGHTS + name: array for name, array in model.weights.named().items()}
-        own = {"model": to_mapping(model.config)}
+        own: dict[str, Any] = {"model": to_mapping(model.config)}
+        if isinstance(model, LoraModel):
+            own["base"] = model.base_digest
         checkpoint.save(self.checkpoint_file, weights | dict(arrays), own | dict(meta))
 
     def load(self, config: LoopConfig, dtype: Any = np.float32) -> tuple[Model, dict[str, np.ndarray], dict[str, Any]]:
@@ -92,14 +95,30 @@ class RunFolder:
             raise ValueError(
                 f"{self.checkpoint_file} holds another model ({differ}); use the settings it was trained with"
             )
-        model = from_mapping(ModelConfig, got)
-        weights = allocate(model, dtype)
-        checkpoint.copy_into(weights, {k: v for k, v in arrays.items() if k.startswith(WEIGHTS)}, WEIGHTS)
-        return Model(model, weights, backend.load(config.backend)), arrays, meta
+        model = self._empty(config, from_mapping(ModelConfig, got), meta.get("base"), dtype)
+        checkpoint.copy_into(model.weights, {k: v for k, v in arrays.items() if k.startswith(WEIGHTS)}, WEIGHTS)
+        return model, arrays, meta
+
+    def _empty(self, config: LoopConfig, shape: ModelConfig, base_digest: str | None, dtype: Any) -> Model:
+        """The model whose weights the checkpoint holds, before they are filled in: all of them, or adapters alone."""
+        if not isinstance(config, SFTConfig) or config.lora.rank == 0:
+            return Model(shape, allocate(shape, dtype), backend.load(config.backend))
+        base = replace(RunFolder(config.base).load_model()[0], ops=backend.load(config.backend))
+        model = attach(base, config.lora, config.seed)
+        if model.base_digest != base_digest:
+            raise ValueError(
+                f"the adapters in {self.path} were trained on other weights than {config.base} has now; put that run's "
+                "checkpoint back, or train them again"
+            )
+        return model
 
     def load_model(self) -> tuple[Model, Tokenizer]:
-        """A trained model and its tokenizer, for use.  FileNotFoundError if the run has no checkpoint yet."""
+        """A trained model and its tokenizer, for use; adapters are merged into the weights they were trained on.
+
+        FileNotFoundError if the run has no checkpoint yet.
+        """
         model = self.load(self.read_config())[0]
+        model = merge(model) if isinstance(model, LoraModel) else model
         tokenizer = Tokenizer.load(self.tokenizer_file)
         if tokenizer.vocab_size != model.config.vocab_size:
             raise ValueError(

@@ -6,7 +6,7 @@ a row without seeing each other.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minillm import backend, threads
+from minillm.adapt.lora import attach
 from minillm.config import SFTConfig
 from minillm.datasets.conversations import Conversation, read_conversations
 from minillm.datasets.packing import PackedRows, render_all
@@ -43,7 +44,10 @@ def start(config: SFTConfig) -> Trainer:
             f"{config.run} holds a run already; go on with it: minillm resume {config.run}; or choose another --run"
         )
     model, tokenizer = RunFolder(config.base).load_model()
-    trainer = _trainer(config, folder, Model(model.config, model.weights, backend.load(config.backend)), tokenizer)
+    model = replace(model, ops=backend.load(config.backend))
+    if config.lora.rank:
+        model = attach(model, config.lora, config.seed)
+    trainer = _trainer(config, folder, model, tokenizer)
     tokenizer.save(folder.tokenizer_file)
     folder.write_config(config)
     return trainer

@@ -49,7 +49,7 @@ def _gradient(model: Model, batch: Any, objective: Callable, scale: float, grads
     attend = None if batch.segments is None else Segmented(model.ops, batch.segments)
     run = run_of(model.config, model.ops, positions, attend, grads.vector.dtype, **options)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows shows in its gradient's norm
-        logits, saved = transformer_forward(batch.ids, model.weights.tree, run)
+        logits, saved = transformer_forward(batch.ids, model.tree, run)
         loss, dlogits = objective(model.ops, logits, batch, scale)
         del logits  # (B, T, V) is often the largest array of all
         transformer_backward(dlogits, saved, grads.tree, run)

@@ -1,0 +1,1 @@
+"""Weights to weights: low-rank adapters."""
