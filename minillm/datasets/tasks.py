@@ -21,6 +21,8 @@ from minillm.tokenizer.chat import Message
 Split = Literal["train", "val", "test"]
 SHARES = {"test": 5, "val": 5}  # of 100 questions; the others are to train on
 SILENT = "The story does not say."
+HOW_OFTEN = (0.22, 0.25, 0.25, 0.12, 0.08, 0.08)  # of who, where, what, why and the unknown: were that the likeliest
+# answer to `where`, a model would for long learn nothing but to refuse
 MOST_ITEMS = 6  # of a list; the difficulty is how many there are
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -104,7 +106,7 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
         ("story: unknown", f"What did {stranger['name']} have?", SILENT),
     ]
     story = " ".join(facts)
-    taken = [possible[i] for i in generator.choice(len(possible), num_questions, replace=False)]
+    taken = [possible[i] for i in generator.choice(len(possible), num_questions, replace=False, p=HOW_OFTEN)]
     prompts = [f"{story} {taken[0][1]}", *(question for _, question, _ in taken[1:])]
     return [
         Question(task, " ".join(sorted(facts)), prompt, answer) for (task, _, answer), prompt in zip(taken, prompts)
