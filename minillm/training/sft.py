@@ -73,7 +73,8 @@ def _trainer(config: SFTConfig, folder: RunFolder, model: Model, tokenizer: Toke
     judged = render_all(val, template, T, config.last_only, config.too_long)
     rows = PackedRows(taught.rendered, T, config.packing)
     filled = f"{len(rows):,} rows of {T} tokens, {rows.share_filled:.0%} filled"
-    print(f"{len(taught.rendered):,} conversations, {taught.num_taught:,} tokens to learn, in {filled}")
+    print(f"{len(taught.rendered):,} conversations, {taught.num_taught:,} tokens to learn, in {filled}; "
+          f"{model.weights.num_parameters:,} parameters to train")  # fmt: skip
     sampler = Sampler(rows, config.batch_size, config.seed)
     asked = [c for c in val if c.messages[-1]["role"] == "assistant"]
     asked = [c for c in asked if len(template.prompt(c.messages[:-1])) < T]
