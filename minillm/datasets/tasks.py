@@ -97,10 +97,11 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
     asked = int(generator.integers(2))
     child, place, toy, colour = (hero, friend)[asked], places[asked], toys[asked], colours[asked]
     other = toys[1 - asked]["name"]
-    possible = [
-        ("story: who", f"Who had the {other}?", f"{(hero, friend)[1 - asked]['name']}."),
-        ("story: where", f"Where was {child['name']}?", _sentence(place["in"])),
-        ("story: what", f"What did {child['name']} have?", _sentence(f"{_article(colour['name'])} {toy['name']}")),
+    name, owner = child["name"], (hero, friend)[1 - asked]["name"]
+    possible = [  # answers are whole sentences: to say the name first is a way to find what was said of it
+        ("story: who", f"Who had the {other}?", f"{owner} had the {other}."),
+        ("story: where", f"Where was {name}?", f"{name} was {place['in']}."),
+        ("story: what", f"What did {name} have?", f"{name} had {_article(colour['name'])} {toy['name']}."),
         ("story: why", f"Why was the {toys[lost]['name']} gone?", f"It had {toys[lost]['lost']}."),
         ("story: unknown", f"Where was {stranger['name']}?", SILENT),
         ("story: unknown", f"What did {stranger['name']} have?", SILENT),
@@ -115,10 +116,6 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
 
 def _article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
-
-
-def _sentence(phrase: str) -> str:
-    return f"{phrase[0].upper()}{phrase[1:]}."
 
 
 def _items(generator: np.random.Generator, items: Sequence[str]) -> list[str]:

@@ -36,9 +36,9 @@ def right_answer(prompt, story):
         return str(rest.split().count(kind[6]))
     if found := re.search(r"Where was (\w+)\?$", prompt):
         place = re.search(rf"(?<!\?){found[1]} was ([^.]+)\.", story)
-        return SILENT if place is None else place[1][0].upper() + place[1][1:] + "."
+        return SILENT if place is None else f"{found[1]} was {place[1]}."
     if found := re.search(r"Who had the ([\w ]+)\?$", prompt):
-        return re.search(rf"(\w+) had an? \w+ {found[1]}\.", story)[1] + "."
+        return re.search(rf"(\w+) had an? \w+ {found[1]}\.", story)[1] + f" had the {found[1]}."
     return None
 
 
