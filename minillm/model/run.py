@@ -54,6 +54,11 @@ class Segmented:
         return self.ops.attention_backward(dy, saved)
 
 
+def attend_of(ops: Any, segments: Any = None) -> Attend:
+    """Causal attention, within segments where there are some."""
+    return Causal(ops) if segments is None else Segmented(ops, segments)
+
+
 @dataclass(frozen=True)
 class Dropout:
     """Which elements to drop, as a function of (seed, step) and the place: no hidden state, so recomputing a block

@@ -6,11 +6,12 @@ only forwards: it is never differentiated.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from minillm import backend
 from minillm.config import DistilConfig
 from minillm.model.model import Model
-from minillm.model.run import Segmented
+from minillm.model.run import attend_of
 from minillm.tokenizer import Tokenizer
 from minillm.training import sft
 from minillm.training.divergence import Distil
@@ -24,10 +25,7 @@ def start(config: DistilConfig) -> Trainer:
     Besides what `sft.start` raises: ValueError if teacher and student have different vocabularies, or the teacher a
     shorter context than the student.
     """
-    objective = _objective(config, *RunFolder(config.base).load_model())
-    trainer = sft.start(config)
-    trainer.objective = objective
-    return trainer
+    return sft.start(config, partial(_objective, config))
 
 
 def resume(folder: RunFolder) -> Trainer:
@@ -35,9 +33,7 @@ def resume(folder: RunFolder) -> Trainer:
     config = folder.read_config()
     if not isinstance(config, DistilConfig):
         raise ValueError(f"{folder.path} is no distillation run")
-    trainer = sft.resume(folder)
-    trainer.objective = _objective(config, trainer.model, trainer.tokenizer)
-    return trainer
+    return sft.resume(folder, partial(_objective, config))
 
 
 def _objective(config: DistilConfig, student: Model, tokenizer: Tokenizer) -> Callable:
@@ -62,7 +58,7 @@ def taught_by(teacher: Model, distil: Distil) -> Callable:
     """The objective of a student: objective(ops, logits, batch, scale) -> loss, dlogits."""
 
     def objective(ops, logits, batch, scale):
-        attend = None if batch.segments is None else Segmented(ops, batch.segments)
-        return distil.loss(logits, teacher.logits(batch.ids, batch.positions, attend), batch.targets, scale)
+        teacher_logits = teacher.logits(batch.ids, batch.positions, attend_of(ops, batch.segments))
+        return distil.loss(logits, teacher_logits, batch.targets, scale)
 
     return objective

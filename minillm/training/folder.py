@@ -54,6 +54,13 @@ class RunFolder:
         """One JSON object per line."""
         return self.path / "metrics.jsonl"
 
+    def check_new(self) -> None:
+        """FileExistsError if there is a checkpoint already, which a new run would replace."""
+        if self.checkpoint_file.exists():
+            raise FileExistsError(
+                f"{self.path} holds a run already; go on with it: minillm resume {self.path}; or choose another --run"
+            )
+
     def write_config(self, config: LoopConfig) -> None:
         """Store the settings."""
         stage = next(name for name, kind in STAGES.items() if type(config) is kind)

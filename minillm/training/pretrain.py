@@ -44,10 +44,7 @@ def start(config: TrainConfig, progress: bool = True) -> Trainer:
     The model gets as many ids as the tokenizer has, whatever config.model.vocab_size says.
     """
     folder = RunFolder(config.run)
-    if folder.checkpoint_file.exists():
-        raise FileExistsError(
-            f"{config.run} holds a run already; go on with it: minillm resume {config.run}; or choose another --run"
-        )
+    folder.check_new()
     if not folder.config_file.exists():
         folder.write_config(config)  # a run stopped while it makes its corpus is known as one
     tokenizer, corpus = make_corpus(config.data, folder, progress)

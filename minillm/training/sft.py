@@ -5,7 +5,7 @@ a row without seeing each other.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -22,38 +22,43 @@ from minillm.datasets.sampler import Batch, Sampler, stack
 from minillm.datasets.tasks import conversation
 from minillm.evaluation.exact_match import exact_match, score
 from minillm.model.model import Model
-from minillm.model.run import Segmented
+from minillm.model.run import attend_of
 from minillm.ops.cross_entropy import num_targets
 from minillm.tokenizer import Tokenizer
 from minillm.tokenizer.chat import ChatTemplate
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
+from minillm.training.objective import next_token
 
 SHOWN = 4  # conversations that a sample shows
 QUICK_ANSWERS = 64  # questions answered at each validation; at the end all are
 
 
-def start(config: SFTConfig) -> Trainer:
+def plain(model: Model, tokenizer: Tokenizer) -> Callable:
+    """The objective of fine-tuning, whatever model learns."""
+    del model, tokenizer
+    return next_token
+
+
+def start(config: SFTConfig, objective_of: Callable[[Model, Tokenizer], Callable] = plain) -> Trainer:
     """A new run in config.run that begins with the model of config.base.
 
+    objective_of: what that model learns by, given it and its tokenizer.
     FileExistsError, and nothing touched, if there is a checkpoint already.
     """
     folder = RunFolder(config.run)
-    if folder.checkpoint_file.exists():
-        raise FileExistsError(
-            f"{config.run} holds a run already; go on with it: minillm resume {config.run}; or choose another --run"
-        )
+    folder.check_new()
     model, tokenizer = RunFolder(config.base).load_model()
     model = replace(model, ops=backend.load(config.backend))
     if config.lora.rank:
         model = attach(model, config.lora, config.seed)
-    trainer = _trainer(config, folder, model, tokenizer)
+    trainer = _trainer(config, folder, model, tokenizer, objective_of(model, tokenizer))
     tokenizer.save(folder.tokenizer_file)
     folder.write_config(config)
     return trainer
 
 
-def resume(folder: RunFolder) -> Trainer:
+def resume(folder: RunFolder, objective_of: Callable[[Model, Tokenizer], Callable] = plain) -> Trainer:
     """A run as its last checkpoint left it."""
     config = folder.read_config()
     if not isinstance(config, SFTConfig):
@@ -61,12 +66,13 @@ def resume(folder: RunFolder) -> Trainer:
     if not folder.checkpoint_file.exists():
         raise FileNotFoundError(f"{folder.path} was stopped before its first checkpoint; delete it and begin again")
     model, arrays, meta = folder.load(config)
-    trainer = _trainer(config, folder, model, Tokenizer.load(folder.tokenizer_file))
+    tokenizer = Tokenizer.load(folder.tokenizer_file)
+    trainer = _trainer(config, folder, model, tokenizer, objective_of(model, tokenizer))
     trainer.restore(arrays, meta)
     return trainer
 
 
-def _trainer(config: SFTConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer) -> Trainer:
+def _trainer(config: SFTConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, objective: Callable) -> Trainer:
     template, T = ChatTemplate(tokenizer), model.config.context_len
     train, val = split(config)
     taught = render_all(train, template, T, config.last_only, config.too_long)
@@ -79,7 +85,7 @@ def _trainer(config: SFTConfig, folder: RunFolder, model: Model, tokenizer: Toke
     asked = [c for c in val if c.messages[-1]["role"] == "assistant"]
     asked = [c for c in asked if len(template.prompt(c.messages[:-1])) < T]
     judge = ChatJudge(template, asked, PackedRows(judged.rendered, T), config.micro_batch_size)
-    return Trainer(config, folder, model, tokenizer, sampler, judge)
+    return Trainer(config, folder, model, tokenizer, sampler, judge, objective)
 
 
 def split(config: SFTConfig) -> tuple[list[Conversation], list[Conversation]]:
@@ -132,7 +138,7 @@ class ChatJudge:
         batches = [stack(rows[start : start + self.batch_size]) for start in range(0, len(rows), self.batch_size)]
 
         def total(batch: Batch) -> float:
-            logits = model.logits(batch.ids, batch.positions, Segmented(model.ops, batch.segments))
+            logits = model.logits(batch.ids, batch.positions, attend_of(model.ops, batch.segments))
             return float(np.sum(model.ops.cross_entropy_forward(logits, batch.targets)[0], dtype=np.float64))
 
         count = sum(num_targets(batch.targets) for batch in batches)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from minillm.model.model import Model
-from minillm.model.run import Dropout, Segmented, positions_of, run_of
+from minillm.model.run import Dropout, attend_of, positions_of, run_of
 from minillm.model.transformer import transformer_backward, transformer_forward
 from minillm.ops.cross_entropy import num_targets
 from minillm.tree import Packed
@@ -46,7 +46,7 @@ def split_rows(batch: Any, B: int) -> list[Any]:
 def _gradient(model: Model, batch: Any, objective: Callable, scale: float, grads: Packed, **options: Any) -> float:
     """The loss of one micro-batch, whose gradient is added into `grads`."""
     positions = positions_of(*batch.ids.shape) if batch.positions is None else batch.positions
-    attend = None if batch.segments is None else Segmented(model.ops, batch.segments)
+    attend = attend_of(model.ops, batch.segments)
     run = run_of(model.config, model.ops, positions, attend, grads.vector.dtype, **options)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows shows in its gradient's norm
         logits, saved = transformer_forward(batch.ids, model.tree, run)
