@@ -88,15 +88,8 @@ def test_without_weight_for_the_teacher_it_is_fine_tuning(config, tmp_path):
         np.testing.assert_allclose(one[name], two[name], atol=1e-4 * (1e-3 + np.abs(two[name]).max()))
 
 
-def test_a_stopped_run_goes_on_with_its_teacher_to_the_same_bytes(config, tmp_path):
-    distil.start(config).run([""], show=False)
-    other = replace(config, run=tmp_path / "other")
-    trainer = distil.start(other)
-    trainer.take_step()
-    trainer.save()
-    assert distil.resume(RunFolder(other.run)).run([""], show=False)
-    one, two = (checkpoint.load(RunFolder(c.run).checkpoint_file)[0] for c in (config, other))
-    assert all(one[name].tobytes() == two[name].tobytes() for name in one)
+def test_a_stopped_run_goes_on_with_its_teacher_to_the_same_bytes(config, resumes_exactly):
+    resumes_exactly(distil, config, 1)
 
 
 def test_the_teacher_sees_no_other_text_of_a_packed_row(place):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minillm import checkpoint
 from minillm.chat import Talk
 from minillm.config import DataConfig, ModelConfig, OptimConfig, SamplingConfig, SFTConfig, TrainConfig
 from minillm.datasets.conversations import Conversation, read_conversations
@@ -80,17 +79,8 @@ def test_the_base_is_not_changed(config):
     assert RunFolder(config.base).checkpoint_file.read_bytes() == before
 
 
-def test_a_run_stopped_and_resumed_ends_with_the_same_bytes(config, tmp_path):
-    config = replace(config, steps=6, eval_every=0, sample_every=0)
-    sft.start(config).run([""], show=False)
-    other = replace(config, run=tmp_path / "other")
-    trainer = sft.start(other)
-    for _ in range(3):
-        trainer.take_step()
-    trainer.save()
-    assert sft.resume(RunFolder(other.run)).run([""], show=False)
-    one, two = (checkpoint.load(RunFolder(c.run).checkpoint_file)[0] for c in (config, other))
-    assert all(one[name].tobytes() == two[name].tobytes() for name in one)
+def test_a_run_stopped_and_resumed_ends_with_the_same_bytes(config, resumes_exactly):
+    resumes_exactly(sft, replace(config, steps=6, eval_every=0, sample_every=0), 3)
 
 
 def test_packing_and_padding_learn_the_same(config, tmp_path):
