@@ -1,8 +1,9 @@
 """LoRA: a frozen model learns through low-rank additions to its matrices (Hu et al. 2021, arXiv 2106.09685).
 
-    y = x W^T + s (x A^T) B^T,   s = alpha / R,   W: (O, I) frozen,   A: (R, I),   B: (O, R)
-    dA = s (dy B)^T x,   dB = s dy^T (x A^T),   dx = dy W + s (dy B) A
+    y = x W^T + s (d A^T) B^T,   s = alpha / R,   W: (O, I) frozen,   A: (R, I),   B: (O, R)
+    dA = s (dy B)^T d,   dB = s dy^T (d A^T),   dx = dy W + s (dy B) A * m
 
+d is x, or while training  x * m,  where the dropout mask m holds 0 or 1 / (1 - rate): W sees all of x.
 A begins random and B zero, so that nothing has changed before the first step.  The model's code does not know of it: a
 `LoraWeight` stands in the tree where the matrix did, and an overlay of the backend's ops knows how to multiply by it.
 The overlay drops what belongs to frozen weights, so there are no gradients and no moments of them.
@@ -10,6 +11,7 @@ The overlay drops what belongs to frozen weights, so there are no gradients and 
 
 import hashlib
 from dataclasses import dataclass
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,8 +19,12 @@ import numpy as np
 
 from minillm import tree
 from minillm.config import LoraConfig
+from minillm.model.dropout import EMBEDDING
 from minillm.model.model import Model
+from minillm.model.run import Dropout
 from minillm.tree import Tree, pack
+
+ADAPTER = EMBEDDING + 1  # a place that draws masks of its own, as those of model/dropout.py do
 
 TARGETS = {
     "query-value": ("query", "value"),
@@ -28,12 +34,17 @@ TARGETS = {
 
 
 class LoraWeight(NamedTuple):
-    """A frozen matrix (O, I) and what is added to it: scale * b a."""
+    """A frozen matrix (O, I) and what is added to it: scale * b a.
+
+    In a training pass with dropout, `number` tells this one's mask from those of other adapters.
+    """
 
     weight: Any
     a: Any
     b: Any
     scale: float
+    dropout: Dropout | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,11 +53,21 @@ class LoraModel(Model):
 
     base: Model
     scale: float
+    dropout: float
 
     @property
     def tree(self) -> Tree:
         """The base's weights, a LoraWeight wherever there is an adapter."""
         return _join(self.base.weights.tree, self.weights.tree, self.scale)
+
+    def training_tree(self, seed: int, step: int) -> Tree:
+        """As `tree`, but adapters drop inputs, each by a mask of its own that seed and step alone decide."""
+        numbers, dropout = count(), Dropout(self.dropout, seed, step)
+
+        def dropping(part: Any) -> Any:
+            return part._replace(dropout=dropout, number=next(numbers)) if isinstance(part, LoraWeight) else part
+
+        return tree.map(dropping, self.tree) if self.dropout else self.tree
 
     @property
     def base_digest(self) -> str:
@@ -67,7 +88,7 @@ def attach(base: Model, config: LoraConfig, seed: int) -> LoraModel:
     for name, array in weights.named().items():
         if name.endswith(".a"):  # x A^T then has the size of x's elements
             array[...] = generator.standard_normal(array.shape) / array.shape[1] ** 0.5
-    return LoraModel(base.config, weights, lora_ops(base.ops), base, config.alpha / config.rank)
+    return LoraModel(base.config, weights, lora_ops(base.ops), base, config.alpha / config.rank, config.dropout)
 
 
 def merge(model: LoraModel) -> Model:
@@ -85,24 +106,42 @@ def merge(model: LoraModel) -> Model:
     return Model(base.config, weights, base.ops)
 
 
+def adapter_forward(x, w, ops):
+    """z = s (d A^T) B^T.  x: (..., I), w: a LoraWeight  ->  z: (..., O)."""
+    d, mask = x, None
+    if w.dropout is not None:
+        d, mask = ops.dropout_forward(x, w.dropout.rate, w.dropout.generator(w.number, ADAPTER))
+    h, by_a = ops.linear_forward(d, w.a)
+    z, by_b = ops.linear_forward(h, w.scale * w.b)
+    return z, (mask, by_a, by_b, w.scale)
+
+
+def adapter_backward(dz, saved, ops):
+    """dx and the gradients of A and B."""
+    mask, by_a, by_b, scale = saved
+    dh, db, _ = ops.linear_backward(dz, by_b)
+    dx, da, _ = ops.linear_backward(dh, by_a)
+    if mask is not None:
+        dx = ops.dropout_backward(dx, mask)
+    return dx, Tree(a=da, b=scale * db)
+
+
 def lora_ops(ops: Any) -> Any:
     """The backend `ops` with frozen weights, and with matrices that may be a LoraWeight."""
 
     def linear_forward(x, weight, bias=None):
         if not isinstance(weight, LoraWeight):
-            return ops.linear_forward(x, weight, bias)[0], (weight, None, None)
+            return ops.linear_forward(x, weight, bias)[0], (weight, None)
         y, _ = ops.linear_forward(x, weight.weight, bias)
-        h, by_a = ops.linear_forward(x, weight.a)
-        z, by_b = ops.linear_forward(h, weight.scale * weight.b)
-        return ops.add(y, z), (weight, by_a, by_b)
+        z, adapter = adapter_forward(x, weight, ops)
+        return ops.add(y, z), (weight, adapter)
 
     def linear_backward(dy, saved):
-        weight, by_a, by_b = saved
-        if by_a is None:
+        weight, adapter = saved
+        if adapter is None:
             return ops.linear_forward(dy, weight.T)[0], None, None
-        dh, db, _ = ops.linear_backward(dy, by_b)
-        dx, da, _ = ops.linear_backward(dh, by_a)
-        return ops.add(ops.linear_forward(dy, weight.weight.T)[0], dx), Tree(a=da, b=weight.scale * db), None
+        dx, dadapter = adapter_backward(dy, adapter, ops)
+        return ops.add(ops.linear_forward(dy, weight.weight.T)[0], dx), dadapter, None
 
     def add_into(total, part):
         if part is not None:

@@ -135,12 +135,16 @@ class LoraConfig:
     """The addition is multiplied by alpha / rank."""
     targets: Literal["query-value", "attention", "all"] = "all"
     """Which matrices get one: the paper's two, the four of attention, or those of the feed-forward layer too."""
+    dropout: float = 0.0
+    """Share of the adapters' inputs that is dropped while training; the frozen matrices see all of theirs."""
 
     def __post_init__(self) -> None:
         check_at_least("lora.rank", self.rank, 0)
         check_choice("lora.targets", self.targets, ("query-value", "attention", "all"))
         if not 0 < self.alpha < float("inf"):
             raise ValueError(f"lora.alpha must be positive and finite: got {self.alpha}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"lora.dropout must be in [0, 1): got {self.dropout}")
 
 
 @dataclass(frozen=True)

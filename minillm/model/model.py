@@ -24,6 +24,11 @@ class Model:
         """What the forward pass reads."""
         return self.weights.tree
 
+    def training_tree(self, seed: int, step: int) -> Tree:
+        """What the forward pass of training reads.  seed, step: choose what is dropped, where weights do that."""
+        del seed, step
+        return self.tree
+
     def logits(self, ids: np.ndarray, positions: np.ndarray | None = None, attend: Attend | None = None) -> Any:
         """The plain forward: ids (B, T) -> logits (B, T, V).  Positions 0, 1, ... and causal attention by default."""
         positions = positions_of(*ids.shape) if positions is None else positions

@@ -9,7 +9,7 @@ from minillm.model.model import Model
 from minillm.model.run import Dropout, attend_of, positions_of, run_of
 from minillm.model.transformer import transformer_backward, transformer_forward
 from minillm.ops.cross_entropy import num_targets
-from minillm.tree import Packed
+from minillm.tree import Packed, Tree
 
 
 def mean_gradient(model: Model, batches: Sequence[Any], grads: Packed, objective: Callable, seed: int = 0,
@@ -25,8 +25,11 @@ def mean_gradient(model: Model, batches: Sequence[Any], grads: Packed, objective
 
     def work(number: int) -> tuple[float, Packed]:
         into = model.weights.zeros_like() if number else grads
-        dropout = Dropout(config.dropout, seed, step * len(batches) + number) if config.dropout else None
-        return _gradient(model, batches[number], objective, 1 / count, into, dropout=dropout, recompute=recompute), into
+        draw = step * len(batches) + number
+        weights = model.training_tree(seed, draw)
+        dropout = Dropout(config.dropout, seed, draw) if config.dropout else None
+        options = {"dropout": dropout, "recompute": recompute}
+        return _gradient(model, weights, batches[number], objective, 1 / count, into, **options), into
 
     grads.vector.fill(0)
     loss = 0.0
@@ -43,13 +46,14 @@ def split_rows(batch: Any, B: int) -> list[Any]:
     return [type(batch)(*(None if a is None else a[b : b + B] for a in batch)) for b in starts]
 
 
-def _gradient(model: Model, batch: Any, objective: Callable, scale: float, grads: Packed, **options: Any) -> float:
+def _gradient(model: Model, weights: Tree, batch: Any, objective: Callable, scale: float, grads: Packed,
+              **options: Any) -> float:  # fmt: skip
     """The loss of one micro-batch, whose gradient is added into `grads`."""
     positions = positions_of(*batch.ids.shape) if batch.positions is None else batch.positions
     attend = attend_of(model.ops, batch.segments)
     run = run_of(model.config, model.ops, positions, attend, grads.vector.dtype, **options)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows shows in its gradient's norm
-        logits, saved = transformer_forward(batch.ids, model.tree, run)
+        logits, saved = transformer_forward(batch.ids, weights, run)
         loss, dlogits = objective(model.ops, logits, batch, scale)
         del logits  # (B, T, V) is often the largest array of all
         transformer_backward(dlogits, saved, grads.tree, run)
