@@ -26,12 +26,6 @@ from minillm.tree import Tree, pack
 
 ADAPTER = EMBEDDING + 1  # a place that draws masks of its own, as those of model/dropout.py do
 
-TARGETS = {
-    "query-value": ("query", "value"),
-    "attention": ("query", "key", "value", "output"),
-    "all": ("query", "key", "value", "output", "gate", "up", "down"),
-}
-
 
 class LoraWeight(NamedTuple):
     """A frozen matrix (O, I) and what is added to it: scale * b a.
@@ -166,7 +160,7 @@ def _adapter_shapes(weights: Tree, config: LoraConfig) -> Tree:
     shapes = tree.map(lambda leaf: None, weights)
     for block, into in zip(weights.blocks, shapes.blocks):
         for part in ("attention", "mlp"):
-            for name in TARGETS[config.targets]:
+            for name in config.matrices:
                 if name in block[part]:
                     outputs, inputs = block[part][name].weight.shape
                     if config.rank > min(outputs, inputs):

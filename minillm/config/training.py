@@ -125,6 +125,13 @@ class TrainConfig(LoopConfig):
     data: DataConfig = field(default_factory=DataConfig)
 
 
+LORA_TARGETS = {
+    "query-value": ("query", "value"),
+    "attention": ("query", "key", "value", "output"),
+    "all": ("query", "key", "value", "output", "gate", "up", "down"),
+}
+
+
 @dataclass(frozen=True)
 class LoraConfig:
     """Low-rank adapters: train small additions to frozen matrices."""
@@ -140,11 +147,16 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         check_at_least("lora.rank", self.rank, 0)
-        check_choice("lora.targets", self.targets, ("query-value", "attention", "all"))
+        check_choice("lora.targets", self.targets, tuple(LORA_TARGETS))
         if not 0 < self.alpha < float("inf"):
             raise ValueError(f"lora.alpha must be positive and finite: got {self.alpha}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"lora.dropout must be in [0, 1): got {self.dropout}")
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The names of the matrices that get an adapter, in every block that has them."""
+        return LORA_TARGETS[self.targets]
 
 
 @dataclass(frozen=True)
