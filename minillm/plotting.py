@@ -1,10 +1,11 @@
 """Pictures of a run.  matplotlib is loaded only when something is drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 INK, ACCENT, FLOOR = "#4878a8", "#c8553d", "#3a7d44"
+COLOURS = (INK, ACCENT, FLOOR, "#b8a037", "#7d5a9b", "#777777")
 
 
 def draw_loss(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -46,10 +47,34 @@ def draw_gradient_norm(rows: Sequence[dict[str, Any]], path: Path, clip_norm: fl
     figure.savefig(path, dpi=150)
 
 
-def _figure(xlabel: str, ylabel: str) -> tuple[Any, Any]:
+def draw_scores(runs: Mapping[str, Mapping[str, Any]], path: Path, what: str) -> None:
+    """Bars by task, a colour for each run, with two standard errors either way.
+
+    runs: run -> task -> (mean, standard error, ...).  what: of what the mean is, `right` for shares of right answers.
+    """
+    tasks = list(dict.fromkeys(task for run in runs.values() for task in run))
+    figure, axes = _figure("", what, height=1.2 + 0.13 * len(tasks) * (len(runs) + 1))
+    thickness = 0.8 / len(runs)
+    for number, (name, run) in enumerate(runs.items()):
+        known = [i for i, task in enumerate(tasks) if task in run]
+        places = [i + (number - (len(runs) - 1) / 2) * thickness for i in known]
+        means, errors = ([run[tasks[i]][field] for i in known] for field in (0, 1))
+        axes.barh(places, means, thickness, xerr=[2 * e for e in errors], color=COLOURS[number % len(COLOURS)],
+                  error_kw={"elinewidth": 0.8}, label=name)  # fmt: skip
+    axes.set_yticks(range(len(tasks)), tasks)
+    axes.invert_yaxis()
+    axes.set(xlabel=f"{what}, and two standard errors", ylabel="")
+    if what == "right":
+        axes.set_xlim(0, 1)
+        axes.xaxis.set_major_formatter("{x:.0%}")
+    figure.legend(loc="outside lower center", frameon=False, ncols=2 if len(runs) < 5 else 3)
+    figure.savefig(path, dpi=150)
+
+
+def _figure(xlabel: str, ylabel: str, height: float = 4) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, height), layout="constrained")
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)

@@ -127,10 +127,16 @@ def test_a_model_is_taught_asked_and_compared_with_itself(tmp_path, capsys, monk
     code, out, _ = outcome(["eval", run, "--num", "5"], capsys)
     assert code == 0
     assert "all" in out and "5" in out
-    answers = str(tmp_path / "sft" / "answers.jsonl")
+    answers = str(tmp_path / "sft" / "exact-match.jsonl")
     code, out, _ = outcome(["eval", run, "--num", "5", "--against", answers, "--batch-size", "2"], capsys)
     assert code == 0
-    assert "+0.0% of 5 answers right, 95% confidence +0.0% to +0.0%" in out
+    assert "+0.0%, 95% confidence +0.0% to +0.0%, 5 questions" in out
+    for how, said in (
+        ("multiple-choice", "length of a choice"), ("bits-per-byte", "Perplexity"), ("pass-at-k", "error")
+    ):  # fmt: skip
+        code, out, _ = outcome(["eval", run, "--how", how, "--num", "3"], capsys)
+        assert code == 0 and said in out
+        assert (tmp_path / "sft" / f"{how}.png").exists()
     lines = iter(["/help", "hello", "/nonsense", "/quit"])
     monkeypatch.setattr("builtins.input", lambda *prompt: next(lines))
     code, out, _ = outcome(["chat", run, "--max-tokens", "3"], capsys)

@@ -5,12 +5,11 @@
 `task` is optional: the group under which answers are counted.  Further keys are ignored.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from minillm.atomic import write_atomically
+from minillm.jsonl import read_rows, write_rows
 from minillm.tokenizer.chat import Message, check_messages
 
 
@@ -23,19 +22,7 @@ class Conversation(NamedTuple):
 
 def read_conversations(path: Path) -> list[Conversation]:
     """All conversations of a file.  ValueError names file and line of the first fault, and what was expected."""
-    path = Path(path)
-    conversations = []
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 at byte {error.start}; convert it first") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            conversations.append(_parse(json.loads(line)))
-        except (ValueError, RecursionError) as error:  # what json finds is a ValueError too
-            raise ValueError(f"{path}:{number}: {error}") from error
+    conversations = read_rows(path, _parse)
     if not conversations:
         raise ValueError(f"{path} has no conversations; each line is one, see minillm/datasets/conversations.py")
     return conversations
@@ -44,7 +31,7 @@ def read_conversations(path: Path) -> list[Conversation]:
 def write_conversations(path: Path, conversations: Iterable[Conversation]) -> None:
     """The inverse of `read_conversations`."""
     rows = ({"messages": [dict(m) for m in c.messages]} | ({"task": c.task} if c.task else {}) for c in conversations)
-    write_atomically(Path(path), "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    write_rows(path, rows)
 
 
 def _parse(row: object) -> Conversation:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minillm.config import check_choice
+from minillm.datasets.choices import ChoiceQuestion
 from minillm.datasets.conversations import Conversation
 from minillm.datasets.grammar_files import read_table
 from minillm.datasets.tales import data_folder
@@ -20,31 +21,34 @@ from minillm.tokenizer.chat import Message
 
 Split = Literal["train", "val", "test"]
 SHARES = {"test": 5, "val": 5}  # of 100 questions; the others are to train on
+STORIES = 0.6  # share of the conversations that are about a story
 SILENT = "The story does not say."
-HOW_OFTEN = (0.22, 0.25, 0.25, 0.12, 0.08, 0.08)  # of who, where, what, why and the unknown: were that the likeliest
-# answer to `where`, a model would for long learn nothing but to refuse
+HOW_OFTEN = {"who": 3, "where": 3, "what": 3, "why": 1.5, "unknown": 1}  # were the unknown the likeliest answer to
+# `where`, a model would for long learn nothing but to refuse
+MOST_CHILDREN, MOST_QUESTIONS = 3, 4
 MOST_ITEMS = 6  # of a list; the difficulty is how many there are
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Question(NamedTuple):
-    """`key`: what makes two questions the same, however they are put."""
+    """key: what makes two questions the same, however they are put.  others: answers that only its story refutes."""
 
     task: str
     key: str
     prompt: str
     answer: str
+    others: tuple[str, ...] = ()
 
 
 def conversation(split: Split, seed: int, index: int) -> Conversation:
     """Conversation number `index` of the corpus `seed`; it depends on nothing else.
 
-    Its `task` is that of the last question.  One to three questions: all about one story, or each of another kind.
+    Its `task` is that of the last question.  One to four questions: all about one story, or each of another kind.
     """
     check_choice("split", split, ("train", "val", "test"))
     generator = np.random.Generator(np.random.Philox(key=[seed, index]))
-    num_turns = int(generator.choice([1, 2, 3], p=[0.6, 0.25, 0.15]))
-    if generator.random() < 0.5:
+    num_turns = int(generator.integers(1, MOST_QUESTIONS + 1))
+    if generator.random() < STORIES:
         questions = _of_split(split, lambda: about_a_story(generator, num_turns))
     else:
         tasks = generator.choice(len(LISTS), num_turns, replace=False)
@@ -54,6 +58,19 @@ def conversation(split: Split, seed: int, index: int) -> Conversation:
         messages.append({"role": "user", "content": question.prompt})
         messages.append({"role": "assistant", "content": question.answer})
     return Conversation(messages, questions[-1].task)
+
+
+def choice_question(split: Split, seed: int, index: int) -> ChoiceQuestion:
+    """Multiple-choice question number `index`, of who, where or what in a story of two children or more."""
+    check_choice("split", split, ("train", "val", "test"))
+    generator = np.random.Generator(np.random.Philox(key=[seed, index]))
+    question = _of_split(split, lambda: about_a_story(generator, 1))[0]
+    while not question.others:
+        question = _of_split(split, lambda: about_a_story(generator, 1))[0]
+    choices = [question.answer, *question.others]
+    order = generator.permutation(len(choices)).tolist()
+    messages: list[Message] = [{"role": "user", "content": question.prompt}]
+    return ChoiceQuestion(messages, [choices[i] for i in order], order.index(0), question.task)
 
 
 def split_of(key: str) -> Split:
@@ -81,36 +98,39 @@ def _some(generator: np.random.Generator, items: Sequence, number: int) -> list:
 
 
 def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Question]:
-    """A story of two children, and questions about it; the first brings the story along.
+    """A story of one to three children, and questions about it; the first brings the story along.
 
     Who, where, what, why, and something that the story does not say.
     """
-    (hero, friend, stranger), places = _some(generator, words("children"), 3), _some(generator, words("places"), 2)
-    toys, colours = _some(generator, words("toys"), 2), _some(generator, words("colours"), 2)
-    facts = []
-    for child, place, toy, colour in zip((hero, friend), places, toys, colours):
-        where = f"{child['name']} was {place['in']}."
-        what = f"{child['name']} had {_article(colour['name'])} {toy['name']}."
-        facts += [where, what] if generator.random() < 0.5 else [what, where]
-    lost = int(generator.integers(2))
-    facts.append(f"The {toys[lost]['name']} was gone, because it had {toys[lost]['lost']}.")
-    asked = int(generator.integers(2))
-    child, place, toy, colour = (hero, friend)[asked], places[asked], toys[asked], colours[asked]
-    other = toys[1 - asked]["name"]
-    name, owner = child["name"], (hero, friend)[1 - asked]["name"]
-    possible = [  # answers are whole sentences: to say the name first is a way to find what was said of it
-        ("story: who", f"Who had the {other}?", f"{owner} had the {other}."),
-        ("story: where", f"Where was {name}?", f"{name} was {place['in']}."),
-        ("story: what", f"What did {name} have?", f"{name} had {_article(colour['name'])} {toy['name']}."),
-        ("story: why", f"Why was the {toys[lost]['name']} gone?", f"It had {toys[lost]['lost']}."),
-        ("story: unknown", f"Where was {stranger['name']}?", SILENT),
-        ("story: unknown", f"What did {stranger['name']} have?", SILENT),
+    num = int(generator.integers(1, MOST_CHILDREN + 1))
+    *children, stranger = [row["name"] for row in _some(generator, words("children"), num + 1)]
+    places = [row["in"] for row in _some(generator, words("places"), num)]
+    toys, colours = _some(generator, words("toys"), num), _some(generator, words("colours"), num)
+    facts, possible = [], []
+    gifts = [f"{_article(colour['name'])} {toy['name']}" for colour, toy in zip(colours, toys)]
+    for i, child in enumerate(children):
+        where, what = ([f"{child} was {place}." for place in places], [f"{child} had {gift}." for gift in gifts])
+        who = [f"{owner} had the {toys[i]['name']}." for owner in children]
+        facts += [where[i], what[i]] if generator.random() < 0.5 else [what[i], where[i]]
+        possible += [  # answers are whole sentences: to say the name first is a way to find what was said of it
+            ("who", f"Who had the {toys[i]['name']}?", who[i], who),
+            ("where", f"Where was {child}?", where[i], where),
+            ("what", f"What did {child} have?", what[i], what),
+        ]
+    lost = toys[int(generator.integers(num))]
+    facts.append(f"The {lost['name']} was gone, because it had {lost['lost']}.")
+    possible += [
+        ("why", f"Why was the {lost['name']} gone?", f"It had {lost['lost']}.", []),
+        ("unknown", f"Where was {stranger}?", SILENT, []),
+        ("unknown", f"What did {stranger} have?", SILENT, []),
     ]
-    story = " ".join(facts)
-    taken = [possible[i] for i in generator.choice(len(possible), num_questions, replace=False, p=HOW_OFTEN)]
-    prompts = [f"{story} {taken[0][1]}", *(question for _, question, _ in taken[1:])]
+    weights = np.array([HOW_OFTEN[task] for task, *_ in possible])
+    taken = [possible[i] for i in generator.choice(len(possible), num_questions, False, weights / weights.sum())]
+    prompts = [f"{' '.join(facts)} {taken[0][1]}", *(question for _, question, *_ in taken[1:])]
+    key = " ".join(sorted(facts))
     return [
-        Question(task, " ".join(sorted(facts)), prompt, answer) for (task, _, answer), prompt in zip(taken, prompts)
+        Question(f"story: {task}", key, prompt, answer, tuple(a for a in answers if a != answer))
+        for (task, _, answer, answers), prompt in zip(taken, prompts)
     ]
 
 

@@ -20,7 +20,8 @@ from minillm.datasets.conversations import Conversation, read_conversations
 from minillm.datasets.packing import PackedRows, render_all
 from minillm.datasets.sampler import Batch, Sampler, stack
 from minillm.datasets.tasks import conversation
-from minillm.evaluation.exact_match import exact_match, score
+from minillm.evaluation.exact_match import exact_match
+from minillm.evaluation.score import score
 from minillm.model.model import Model
 from minillm.model.run import attend_of
 from minillm.ops.cross_entropy import num_targets
@@ -128,8 +129,8 @@ class ChatJudge:
         row: dict[str, Any] = {"val_loss": loss, "floor": None, "val_targets": count}
         records = exact_match(model, self.template, self.asked[: max_tokens and QUICK_ANSWERS])
         if records:
-            result = score([record.correct for record in records])
-            row |= {"accuracy": result.accuracy, "accuracy_error": result.standard_error, "num_asked": result.num}
+            result = score(records)
+            row |= {"accuracy": result.mean, "accuracy_error": result.standard_error, "num_asked": result.num}
         return row
 
     def loss(self, model: Model) -> tuple[float, int]:

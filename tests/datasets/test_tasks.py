@@ -68,7 +68,7 @@ def test_the_working_of_a_sum_adds_up():
 def test_every_task_occurs_and_conversations_are_well_formed():
     got = conversations("train")
     assert len({c.task for c in got}) == len(LISTS) + 5
-    assert {len(c.messages) for c in got} == {2, 4, 6}
+    assert {len(c.messages) for c in got} == {2, 4, 6, 8}
     for c in got:
         check_messages(c.messages)
 
