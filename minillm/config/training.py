@@ -19,7 +19,9 @@ class DataConfig:
     vocab_size: int = 1024
     """Size of the tokenizer's vocabulary: 256 bytes, the merges, three special tokens."""
     pattern: str = "gpt2"
-    """How text is split before merging: gpt2, cl100k, or a regular expression."""
+    """How text is split before merging: gpt2, cl100k, digits, or a regular expression."""
+    vocab_conversations: int = 0
+    """How many generated conversations the tokenizer learns from too, so that words of questions become tokens."""
     val_fraction: float = 0.05
     """Share of the documents that is kept for validation, at least one document."""
     seed: int = 0
@@ -28,6 +30,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_at_least("data.num_stories", self.num_stories, 2)
         check_at_least("data.vocab_size", self.vocab_size, 259)
+        check_at_least("data.vocab_conversations", self.vocab_conversations, 0)
         check_at_least("data.seed", self.seed, 0)
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"data.val_fraction must be between 0 and 1, exclusive: got {self.val_fraction}")

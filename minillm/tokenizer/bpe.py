@@ -24,8 +24,10 @@ PATTERNS = {
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ),
+    "digits": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
 }
-"""How GPT-2 and GPT-4 split text, as published with their encoders (github.com/openai/gpt-2 and openai/tiktoken)."""
+"""How GPT-2 and GPT-4 split text, as published with their encoders (github.com/openai/gpt-2 and openai/tiktoken); and
+as GPT-2 does but every digit by itself, for models that shall add."""
 
 ANY_CHARACTER = r"[\s\S]"
 """The last alternative of every other pattern: a character that nothing else matched is a piece, and is not lost."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 from minillm import backend, threads
@@ -10,6 +10,7 @@ from minillm.config import DataConfig, SamplingConfig, TrainConfig
 from minillm.datasets.corpus import Corpus, Split, prepare
 from minillm.datasets.sampler import Sampler, Windows
 from minillm.datasets.source import documents
+from minillm.datasets.tasks import conversation
 from minillm.evaluation.likelihood import likelihood
 from minillm.inference.generate import generate
 from minillm.model.model import Model
@@ -107,4 +108,6 @@ def _some_text(config: DataConfig) -> Iterator[str]:
         taken += len(text)
         return taken - len(text) < TOKENIZER_CHARACTERS
 
-    return takewhile(has_room, (document.text for document in documents(config)))
+    asked = (conversation("train", config.seed, i) for i in range(config.vocab_conversations))
+    turns = (f"{message['role']}\n{message['content']}" for c in asked for message in c.messages)
+    return takewhile(has_room, chain(turns, (document.text for document in documents(config))))
