@@ -6,13 +6,14 @@ only forwards: it is never differentiated.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from minillm import backend
 from minillm.config import DistilConfig
+from minillm.datasets.sampler import Sampler
 from minillm.model.model import Model
 from minillm.model.run import attend_of
 from minillm.tokenizer import Tokenizer
+from minillm.tokenizer.chat import ChatTemplate
 from minillm.training import sft
 from minillm.training.divergence import Distil
 from minillm.training.folder import RunFolder
@@ -25,7 +26,7 @@ def start(config: DistilConfig) -> Trainer:
     Besides what `sft.start` raises: ValueError if teacher and student have different vocabularies, or the teacher a
     shorter context than the student.
     """
-    return sft.start(config, partial(_objective, config))
+    return sft.keep(_trainer(config, *sft.begin(config)))
 
 
 def resume(folder: RunFolder) -> Trainer:
@@ -33,10 +34,23 @@ def resume(folder: RunFolder) -> Trainer:
     config = folder.read_config()
     if not isinstance(config, DistilConfig):
         raise ValueError(f"{folder.path} is no distillation run")
-    return sft.resume(folder, partial(_objective, config))
+    student, tokenizer, arrays, meta = sft.reopen(folder, config)
+    trainer = _trainer(config, folder, student, tokenizer)
+    trainer.restore(arrays, meta)
+    return trainer
 
 
-def _objective(config: DistilConfig, student: Model, tokenizer: Tokenizer) -> Callable:
+def _trainer(config: DistilConfig, folder: RunFolder, student: Model, tokenizer: Tokenizer) -> Trainer:
+    teacher = _teacher(config, student, tokenizer)
+    template = ChatTemplate(tokenizer)
+    rows, judge = sft.lessons(config, student, template, *sft.split(config))
+    sampler = Sampler(rows, config.batch_size, config.seed)
+    objective = taught_by(teacher, Distil(config.divergence, config.tau, config.alpha, config.beta))
+    return Trainer(config, folder, student, tokenizer, sampler, judge, objective)
+
+
+def _teacher(config: DistilConfig, student: Model, tokenizer: Tokenizer) -> Model:
+    """The model of config.teacher; ValueError if it could not read what the student does."""
     teacher, its_tokenizer = RunFolder(config.teacher).load_model()
     if its_tokenizer.fingerprint != tokenizer.fingerprint:
         raise ValueError(
@@ -48,10 +62,7 @@ def _objective(config: DistilConfig, student: Model, tokenizer: Tokenizer) -> Ca
             f"the teacher cannot read what the student does: contexts of {teacher.config.context_len} and "
             f"{student.config.context_len} tokens; use a student with a context of {teacher.config.context_len}"
         )
-    return taught_by(
-        replace(teacher, ops=backend.load(config.backend)),
-        Distil(config.divergence, config.tau, config.alpha, config.beta),
-    )
+    return replace(teacher, ops=backend.load(config.backend))
 
 
 def taught_by(teacher: Model, distil: Distil) -> Callable:

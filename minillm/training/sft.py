@@ -5,7 +5,7 @@ a row without seeing each other.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -29,64 +29,73 @@ from minillm.tokenizer import Tokenizer
 from minillm.tokenizer.chat import ChatTemplate
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
-from minillm.training.objective import next_token
 
 SHOWN = 4  # conversations that a sample shows
 QUICK_ANSWERS = 64  # questions answered at each validation; at the end all are
 
 
-def plain(model: Model, tokenizer: Tokenizer) -> Callable:
-    """The objective of fine-tuning, whatever model learns."""
-    del model, tokenizer
-    return next_token
-
-
-def start(config: SFTConfig, objective_of: Callable[[Model, Tokenizer], Callable] = plain) -> Trainer:
+def start(config: SFTConfig) -> Trainer:
     """A new run in config.run that begins with the model of config.base.
 
-    objective_of: what that model learns by, given it and its tokenizer.
     FileExistsError, and nothing touched, if there is a checkpoint already.
     """
-    folder = RunFolder(config.run)
-    folder.check_new()
-    model, tokenizer = RunFolder(config.base).load_model()
-    model = replace(model, ops=backend.load(config.backend))
-    if config.lora.rank:
-        model = attach(model, config.lora, config.seed)
-    trainer = _trainer(config, folder, model, tokenizer, objective_of(model, tokenizer))
-    tokenizer.save(folder.tokenizer_file)
-    folder.write_config(config)
-    return trainer
+    return keep(_trainer(config, *begin(config)))
 
 
-def resume(folder: RunFolder, objective_of: Callable[[Model, Tokenizer], Callable] = plain) -> Trainer:
+def resume(folder: RunFolder) -> Trainer:
     """A run as its last checkpoint left it."""
     config = folder.read_config()
     if not isinstance(config, SFTConfig):
         raise ValueError(f"{folder.path} is no fine-tuning run")
-    if not folder.checkpoint_file.exists():
-        raise FileNotFoundError(f"{folder.path} was stopped before its first checkpoint; delete it and begin again")
-    model, arrays, meta = folder.load(config)
-    tokenizer = Tokenizer.load(folder.tokenizer_file)
-    trainer = _trainer(config, folder, model, tokenizer, objective_of(model, tokenizer))
+    model, tokenizer, arrays, meta = reopen(folder, config)
+    trainer = _trainer(config, folder, model, tokenizer)
     trainer.restore(arrays, meta)
     return trainer
 
 
-def _trainer(config: SFTConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, objective: Callable) -> Trainer:
-    template, T = ChatTemplate(tokenizer), model.config.context_len
-    train, val = split(config)
+def begin(config: SFTConfig) -> tuple[RunFolder, Model, Tokenizer]:
+    """The folder of a new run, which is still empty, and the model of config.base, with new adapters if any."""
+    folder = RunFolder(config.run)
+    folder.check_new()
+    model, tokenizer = RunFolder(config.base).load_model()
+    model = replace(model, ops=backend.load(config.backend))
+    return folder, attach(model, config.lora, config.seed) if config.lora.rank else model, tokenizer
+
+
+def keep(trainer: Trainer) -> Trainer:
+    """Write down what a new run is, now that it can go."""
+    trainer.tokenizer.save(trainer.folder.tokenizer_file)
+    trainer.folder.write_config(trainer.config)
+    return trainer
+
+
+def reopen(folder: RunFolder, config: SFTConfig) -> tuple[Model, Tokenizer, dict[str, np.ndarray], dict[str, Any]]:
+    """Model and tokenizer of a run that was stopped, and what else its checkpoint holds."""
+    if not folder.checkpoint_file.exists():
+        raise FileNotFoundError(f"{folder.path} was stopped before its first checkpoint; delete it and begin again")
+    model, arrays, meta = folder.load(config)
+    return model, Tokenizer.load(folder.tokenizer_file), arrays, meta
+
+
+def _trainer(config: SFTConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer) -> Trainer:
+    rows, judge = lessons(config, model, ChatTemplate(tokenizer), *split(config))
+    sampler = Sampler(rows, config.batch_size, config.seed)
+    return Trainer(config, folder, model, tokenizer, sampler, judge)
+
+
+def lessons(config: SFTConfig, model: Model, template: ChatTemplate, train: Sequence[Conversation],
+            val: Sequence[Conversation]) -> tuple[PackedRows, "ChatJudge"]:  # fmt: skip
+    """The rows to learn from, and who judges what was learned."""
+    T = model.config.context_len
     taught = render_all(train, template, T, config.last_only, config.too_long)
     judged = render_all(val, template, T, config.last_only, config.too_long)
     rows = PackedRows(taught.rendered, T, config.packing)
     filled = f"{len(rows):,} rows of {T} tokens, {rows.share_filled:.0%} filled"
     print(f"{len(taught.rendered):,} conversations, {taught.num_taught:,} tokens to learn, in {filled}; "
           f"{model.weights.num_parameters:,} parameters to train")  # fmt: skip
-    sampler = Sampler(rows, config.batch_size, config.seed)
     asked = [c for c in val if c.messages[-1]["role"] == "assistant"]
     asked = [c for c in asked if len(template.prompt(c.messages[:-1])) < T]
-    judge = ChatJudge(template, asked, PackedRows(judged.rendered, T), config.micro_batch_size)
-    return Trainer(config, folder, model, tokenizer, sampler, judge, objective)
+    return rows, ChatJudge(template, asked, PackedRows(judged.rendered, T), config.micro_batch_size)
 
 
 def split(config: SFTConfig) -> tuple[list[Conversation], list[Conversation]]:
