@@ -211,3 +211,15 @@ class DistilConfig(SFTConfig):
     """Weight of the teacher; what is left is that of the answers themselves."""
     beta: float = 0.5
     """The teacher's share of the mixture (jensen-shannon)."""
+    on_policy: float = 0.0
+    """Share of the rows in which the student answers by itself, and the teacher judges each token; 0: none, 1: all."""
+    answer_tokens: int = 64
+    """Answers that a model writes are cut after so many tokens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("distil.answer_tokens", self.answer_tokens, 1)
+        if not 0 <= self.on_policy <= 1:
+            raise ValueError(f"distil.on_policy, a share of the rows, must be 0 to 1: got {self.on_policy}")
+        if self.on_policy and self.alpha == 0:
+            raise ValueError("distil.on_policy needs the teacher's judgement, which alpha = 0 ignores; raise alpha")

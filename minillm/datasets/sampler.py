@@ -5,7 +5,7 @@ Here, and nowhere else, the targets are made from the ids by shifting one place;
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,15 +28,15 @@ class Batch(NamedTuple):
 
 
 class Rows(Protocol):
-    """What a sampler draws from: so many rows, each a Batch of (T,) arrays."""
+    """What a sampler draws from: so many rows, each a Batch of (T,) arrays, or one with further arrays."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, number: int) -> Batch: ...
+    def __getitem__(self, number: int) -> Any: ...
 
 
-def stack(rows: list[Batch]) -> Batch:
-    """Rows as one batch."""
-    return Batch._make(None if arrays[0] is None else np.stack(arrays) for arrays in zip(*rows))
+def stack(rows: list[Any]) -> Any:
+    """Rows as one batch: Batches, or any other NamedTuple of arrays."""
+    return type(rows[0])._make(None if arrays[0] is None else np.stack(arrays) for arrays in zip(*rows))
 
 
 def next_token(tokens: np.ndarray) -> Batch:
@@ -93,7 +93,12 @@ class Sampler:
         self.rows, self.B, self.seed = rows, B, seed
         self._enter(epoch=0, position=0)
 
-    def next(self) -> Batch:
+    @property
+    def num_drawn(self) -> int:
+        """Rows drawn so far, in all epochs: the next one's place in the stream."""
+        return self.epoch * len(self.rows) + self.position
+
+    def next(self) -> Any:
         """The next B rows."""
         return stack([self.rows[number] for number in self._next_numbers()])
 

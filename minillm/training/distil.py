@@ -6,6 +6,10 @@ only forwards: it is never differentiated.
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
 
 from minillm import backend
 from minillm.config import DistilConfig
@@ -18,6 +22,7 @@ from minillm.training import sft
 from minillm.training.divergence import Distil
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
+from minillm.training.on_policy import OnPolicySampler
 
 
 def start(config: DistilConfig) -> Trainer:
@@ -44,8 +49,11 @@ def _trainer(config: DistilConfig, folder: RunFolder, student: Model, tokenizer:
     teacher = _teacher(config, student, tokenizer)
     template = ChatTemplate(tokenizer)
     rows, judge = sft.lessons(config, student, template, *sft.split(config))
-    sampler = Sampler(rows, config.batch_size, config.seed)
-    objective = taught_by(teacher, Distil(config.divergence, config.tau, config.alpha, config.beta))
+    sampler, answers = Sampler(rows, config.batch_size, config.seed), attrgetter("targets")
+    if config.on_policy:
+        own = student, template, config.on_policy, config.answer_tokens
+        sampler, answers = OnPolicySampler(rows, config.batch_size, config.seed, *own), attrgetter("answers")
+    objective = taught_by(teacher, Distil(config.divergence, config.tau, config.alpha, config.beta), answers)
     return Trainer(config, folder, student, tokenizer, sampler, judge, objective)
 
 
@@ -65,11 +73,14 @@ def _teacher(config: DistilConfig, student: Model, tokenizer: Tokenizer) -> Mode
     return replace(teacher, ops=backend.load(config.backend))
 
 
-def taught_by(teacher: Model, distil: Distil) -> Callable:
-    """The objective of a student: objective(ops, logits, batch, scale) -> loss, dlogits."""
+def taught_by(teacher: Model, distil: Distil, answers: Callable[[Any], np.ndarray] = attrgetter("targets")) -> Callable:
+    """The objective of a student: objective(ops, logits, batch, scale) -> loss, dlogits.
+
+    answers: which targets of a batch are right, and not only judged by the teacher.
+    """
 
     def objective(ops, logits, batch, scale):
         teacher_logits = teacher.logits(batch.ids, batch.positions, attend_of(ops, batch.segments))
-        return distil.loss(logits, teacher_logits, batch.targets, scale)
+        return distil.loss(logits, teacher_logits, batch.targets, scale, answers(batch))
 
     return objective

@@ -136,14 +136,17 @@ class Distil:
         check_choice("divergence", self.divergence, ("forward", "reverse", "jensen-shannon"))
         _check(self.tau, self.alpha, self.beta)
 
-    def loss(self, logits, teacher_logits, targets, scale):
-        """logits, teacher_logits: (B, T, V), targets: (B, T)  ->  loss: float, dlogits: (B, T, V)."""
+    def loss(self, logits, teacher_logits, targets, scale, answers=None):
+        """logits, teacher_logits: (B, T, V), targets: (B, T)  ->  loss: float, dlogits: (B, T, V).
+
+        answers: the targets of the cross-entropy, (B, T), if not all that the divergence looks at are right.
+        """
         inputs = logits, teacher_logits, targets, scale, self.tau
         if self.divergence == "jensen-shannon":
             soft = jensen_shannon(*inputs, self.beta)
         else:
             soft = (forward_kl if self.divergence == "forward" else reverse_kl)(*inputs)
-        return mix(soft, logits, targets, scale, self.alpha)
+        return mix(soft, logits, targets if answers is None else answers, scale, self.alpha)
 
 
 def _kl(logp, logq):

@@ -79,6 +79,14 @@ def test_the_student_comes_closer_to_its_teacher_which_stays_as_it_is(config, ki
     assert RunFolder(config.teacher).checkpoint_file.read_bytes() == before
 
 
+def test_a_student_that_speaks_by_itself_comes_closer_too(config):
+    teacher, _ = RunFolder(config.teacher).load_model()
+    trainer = distil.start(replace(config, on_policy=1.0, answer_tokens=8, divergence="reverse", tau=1.0, steps=60))
+    first = divergence(trainer, teacher)
+    assert trainer.run([""], show=False)
+    assert divergence(trainer, teacher) < 0.6 * first
+
+
 def test_without_weight_for_the_teacher_it_is_fine_tuning(config, tmp_path):
     distil.start(replace(config, alpha=0.0)).run([""], show=False)
     plain = {k: v for k, v in vars(config).items() if k in SFTConfig.__dataclass_fields__}
@@ -88,8 +96,9 @@ def test_without_weight_for_the_teacher_it_is_fine_tuning(config, tmp_path):
         np.testing.assert_allclose(one[name], two[name], atol=1e-4 * (1e-3 + np.abs(two[name]).max()))
 
 
-def test_a_stopped_run_goes_on_with_its_teacher_to_the_same_bytes(config, resumes_exactly):
-    resumes_exactly(distil, config, 1)
+@pytest.mark.parametrize("mode", [{}, {"on_policy": 0.5, "answer_tokens": 4}], ids=str)
+def test_a_stopped_run_goes_on_with_its_teacher_to_the_same_bytes(config, resumes_exactly, mode):
+    resumes_exactly(distil, replace(config, **mode), 1)
 
 
 def test_the_teacher_sees_no_other_text_of_a_packed_row(place):
@@ -117,3 +126,18 @@ def test_a_teacher_with_other_words_is_refused_before_anything_is_written(config
     assert not config.run.exists()
     with pytest.raises(ValueError, match="no distillation run"):
         distil.resume(RunFolder(place / "teacher"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"on_policy": 1.5}, "on_policy, a share of the rows, must be 0 to 1: got 1.5"),
+        ({"on_policy": float("nan")}, "must be 0 to 1: got nan"),
+        ({"on_policy": 0.5, "alpha": 0}, "which alpha = 0 ignores; raise alpha"),
+        ({"answer_tokens": 0}, "answer_tokens must be an integer of at least 1: got 0"),
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        DistilConfig(**settings)
