@@ -128,14 +128,16 @@ def lora_ops(ops: Any) -> Any:
             return ops.linear_forward(x, weight, bias)[0], (weight, None)
         y, _ = ops.linear_forward(x, weight.weight, bias)
         z, adapter = adapter_forward(x, weight, ops)
-        return ops.add(y, z), (weight, adapter)
+        ops.add_into(y, z)
+        return y, (weight.weight, adapter)
 
     def linear_backward(dy, saved):
         weight, adapter = saved
         if adapter is None:
-            return ops.linear_forward(dy, weight.T)[0], None, None
+            return ops.linear_backward_input(dy, weight), None, None
         dx, dadapter = adapter_backward(dy, adapter, ops)
-        return ops.add(ops.linear_forward(dy, weight.weight.T)[0], dx), dadapter, None
+        ops.add_into(dx, ops.linear_backward_input(dy, weight))
+        return dx, dadapter, None
 
     def add_into(total, part):
         if part is not None:

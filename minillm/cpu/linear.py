@@ -48,6 +48,15 @@ def linear_backward(dy, saved):
     return dx.reshape(shape), dweight, dbias if has_bias else None
 
 
+@twin(ops.linear_backward_input)
+def linear_backward_input(dy, weight):
+    rows, weight = rows_of(dy), packed(weight)
+    (N, O), I = rows.shape, weight.shape[1]
+    dx = store.empty((N, I))
+    threads.run_all(lambda cut: _backward_input(*cut, rows, weight, dx), pieces(N, I, O))
+    return dx.reshape(*dy.shape[:-1], I)
+
+
 def pieces(M, N, K):
     """How to cut a product (M, K) (K, N) among threads: a list of (top, bottom, left, right), along its longer side."""
     least = PIECE if M > FEW else PIECE >> 4  # a few rows take as long as their weights

@@ -19,6 +19,10 @@ def linear_backward(dy, saved):
     """dx = dy W,  dW = dy^T x,  db = sum(dy) over all rows; db is None where there was no bias."""
     x, weight, has_bias = saved
     rows = dy.reshape(-1, dy.shape[-1])
-    dx = (rows @ weight).reshape(x.shape)
     dweight = rows.T @ x.reshape(-1, x.shape[-1])
-    return dx, dweight, np.sum(rows, axis=0) if has_bias else None
+    return linear_backward_input(dy, weight), dweight, np.sum(rows, axis=0) if has_bias else None
+
+
+def linear_backward_input(dy, weight):
+    """dx = dy W  alone, for a weight that is frozen.  dy: (..., O)  ->  dx: (..., I)."""
+    return (dy.reshape(-1, dy.shape[-1]) @ weight).reshape(*dy.shape[:-1], weight.shape[1])
