@@ -19,3 +19,10 @@ def tokenizer():
 def model(tokenizer):
     config = ModelConfig(vocab_size=tokenizer.vocab_size, context_len=48, num_layers=2, num_heads=2, channels=16)
     return Model(config, initialise(config, 0), ops)
+
+
+@pytest.fixture(scope="session")
+def small_model(tokenizer):
+    """With a context long enough for the generated questions."""
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, context_len=400, num_layers=1, num_heads=2, channels=16)
+    return Model(config, initialise(config, 1), ops)
