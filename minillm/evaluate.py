@@ -23,6 +23,7 @@ from minillm.evaluation.records import read_records, write_records
 from minillm.evaluation.score import Record, compare, mean_of, scores
 from minillm.plotting import draw_scores
 from minillm.tokenizer.chat import ChatTemplate
+from minillm.training.card import write_card
 from minillm.training.folder import RunFolder
 
 SELDOM = 10**6  # numbers of stories from here on are in no corpus of a usual size
@@ -84,6 +85,8 @@ def evaluate(command: Evaluate, console: Console | None = None) -> Sequence[Reco
     drawing = path.with_suffix(".png")
     draw_scores({name: scores(r) for name, r in (others | {str(command.run): records}).items()}, drawing,
                 "bits per byte" if command.how == "bits-per-byte" else "right")  # fmt: skip
+    if command.records is None:
+        write_card(RunFolder(command.run))
     console.print(f"Every question: {path}   Drawn: {drawing}", soft_wrap=True)
     return records
 

@@ -19,6 +19,7 @@ from minillm.model.model import Model
 from minillm.optim.optimizer import Optimizer
 from minillm.plotting import draw_gradient_norm, draw_loss
 from minillm.tokenizer import Tokenizer
+from minillm.training.card import write_card
 from minillm.training.folder import RunFolder
 from minillm.training.interrupt import Interrupt
 from minillm.training.objective import next_token
@@ -114,10 +115,11 @@ class Trainer:
         return self.step == config.steps
 
     def draw(self) -> None:
-        """Draw the curves of the run so far."""
+        """Draw the curves of the run so far, and write its card."""
         rows = self.folder.read_metrics()
         draw_loss(rows, self.folder.path / "loss.png")
         draw_gradient_norm(rows, self.folder.path / "gradient.png", self.config.optim.clip_norm)
+        write_card(self.folder)
 
     def _show(self, bar: tqdm, row: dict[str, Any]) -> None:
         bar.update()
