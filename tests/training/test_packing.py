@@ -122,3 +122,14 @@ def test_all_rows_are_drawn_from_and_padding_is_never_taught(template):
     for a, b in pairwise(range(len(rows))):
         assert rows[a].ids.shape == rows[b].ids.shape == (T,)
     assert all(np.all(rows[i].targets[rows[i].segments < 0] == IGNORE) for i in range(len(rows)))
+
+
+def test_padding_with_the_token_that_ends_a_turn_still_teaches_to_stop(model):
+    """Targets come from the mask, not from ids: where the two are one id, many a trainer learns no end at all."""
+    text = examples(7)[0]
+    end = text.ids[-1]
+    row = stack([pack([text], T)])
+    padded = row._replace(ids=np.where(row.segments < 0, end, row.ids))
+    assert row.targets[0, 5] == end and np.count_nonzero(row.targets != IGNORE) == sum(text.mask)
+    for a, b in zip(gradient(model, [row]), gradient(model, [padded])):
+        assert np.array_equal(a, b)
