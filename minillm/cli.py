@@ -64,6 +64,7 @@ class Bench:
 
     what: Annotated[
         Annotated[benchmark.TrainBench, tyro.conf.subcommand("train")]
+        | Annotated[benchmark.LoraBench, tyro.conf.subcommand("lora")]
         | Annotated[benchmark.DecodeBench, tyro.conf.subcommand("decode")]
         | Annotated[benchmark.PrefillBench, tyro.conf.subcommand("prefill")]
         | Annotated[benchmark.OpsBench, tyro.conf.subcommand("ops")]

@@ -4,19 +4,20 @@ import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from tqdm import tqdm
 
 from minillm import threads
 from minillm.backend import BACKENDS
-from minillm.benchmark import breakdown, dots, roofline, scaling
+from minillm.benchmark import breakdown, dots, ours, roofline, scaling
 from minillm.benchmark.ceilings import measure
 from minillm.benchmark.race import race, workers
 from minillm.benchmark.results import Entry, Results
 from minillm.benchmark.tables import summary, table
-from minillm.benchmark.work import COMPILED, EAGER, Decoding, OpCall, Prefill, Training, Work
-from minillm.config import ModelConfig, check_at_least, check_choice
+from minillm.benchmark.work import COMPILED, EAGER, FULL, RANK, Decoding, FineTuning, OpCall, Prefill, Training, Work
+from minillm.config import LoraConfig, ModelConfig, check_at_least, check_choice
 from minillm.ops.cases import OPS
 
 DEFAULT_BACKEND = "cpu" if "cpu" in BACKENDS else "numpy"
@@ -105,6 +106,40 @@ class TrainBench(Sides):
             works = [[work] for work in scaling.sweeps()]
             done.append(contest("scaling", works, self.eager, self.repeats or 5))  # compiling each would take too long
         return done
+
+
+@dataclass(frozen=True)
+class LoraBench(Settings):
+    """One step of fine-tuning by adapters beside one of all weights: time, memory, size of the checkpoint."""
+
+    config: tuple[str, ...] = ("B",)
+    """A, B or both: the models of `bench train`."""
+    rank: tuple[int, ...] = (8, 64)
+    """R: ranks of the adapters."""
+    targets: Literal["query-value", "attention", "all"] = "all"
+    """Which matrices get one."""
+    dropout: float = 0.0
+    """Share of the adapters' inputs that is dropped."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Of all sides."""
+    threads: int = 0
+    """Threads of every side; 0: one per core."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("bench.threads", self.threads, 0)
+        check_names("config", self.config, TRAINING)
+        for rank in self.rank:
+            check_at_least("bench.rank", rank, 1)
+
+    def run(self) -> list[Results]:
+        """Every config on every backend with processes of its own, so that peak memory is its own."""
+        lora, sides = LoraConfig(targets=self.targets, dropout=self.dropout), [FULL, *(f"{RANK}{r}" for r in self.rank)]
+        works = [FineTuning(TRAINING[c], lora, self.optimizer, name) for c in self.config for name in self.backend]
+        weighed = {work.name: {side: ours.weigh(work, side) for side in sides} for work in works}
+        results = contest("lora", [[work] for work in works], sides, self.repeats or 10)
+        results.extra["weighed"] = weighed
+        return [results]
 
 
 @dataclass(frozen=True)
@@ -198,10 +233,11 @@ class ProfileBench(Settings):
         return [results]
 
 
-Bench = TrainBench | DecodeBench | PrefillBench | OpsBench | ProfileBench
+Bench = TrainBench | LoraBench | DecodeBench | PrefillBench | OpsBench | ProfileBench
 PICTURES: dict[str, list[tuple[str, Callable[[Results, Path], None]]]] = {
     "train": [("train-roofline.png", roofline.draw)],
     "scaling": [("scaling.png", scaling.draw)],
+    "lora": [],
     "decode": [("decode-roofline.png", roofline.draw)],
     "prefill": [("prefill-roofline.png", roofline.draw)],
     "ops": [("ops.png", dots.draw), ("ops-roofline.png", roofline.draw)],

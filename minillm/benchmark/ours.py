@@ -6,12 +6,16 @@ so losses and tokens must agree.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from minillm import backend, threads
-from minillm.benchmark.work import Decoding, OpCall, Prefill, Training, Work
+from minillm.adapt.lora import LoraModel, attach
+from minillm.benchmark.work import Decoding, FineTuning, OpCall, Prefill, Training, Work
 from minillm.config import ModelConfig, OptimConfig, SamplingConfig
 from minillm.datasets.sampler import Batch
 from minillm.inference.cache import Cache, extend
@@ -19,8 +23,10 @@ from minillm.inference.generate import generate_ids
 from minillm.model.model import Model
 from minillm.model.weights import initialise
 from minillm.optim.optimizer import Optimizer
+from minillm.training.folder import RunFolder
 from minillm.training.objective import next_token
 from minillm.training.step import mean_gradient, split_rows
+from minillm.tree import Packed
 
 OPTIM = OptimConfig(learning_rate=1e-5)
 """So slow that the random batch is not learnt by heart, whose gradients would become too small to be typical."""
@@ -46,9 +52,41 @@ def optimizer_of(model: Model) -> Optimizer:
 
 
 def training(work: Training, ops: Any) -> Step:
-    """A step: the gradient over micro-batches on all threads, then the optimizer."""
+    """A step of all weights."""
     model = model_of(work.model, ops)
-    grads, optimizer = model.weights.zeros_like(), optimizer_of(model)
+    return training_step(work, model, model.weights.zeros_like(), optimizer_of(model))
+
+
+def fine_tuning(work: FineTuning, side: str) -> Step:
+    """A step of what `side` trains."""
+    return training_step(work.training, *learner(work, side))
+
+
+def learner(work: FineTuning, side: str) -> tuple[Model, Packed, Optimizer]:
+    """All that is held between steps: the model, its gradient and its optimizer."""
+    model, lora = model_of(work.training.model, backend.load(work.backend)), work.lora_of(side)
+    if lora.rank:
+        model = attach(model, lora, seed=0)
+    optimizer = Optimizer(model.weights, replace(OPTIM, optimizer=work.optimizer), STEPS, model.ops)
+    return model, model.weights.zeros_like(), optimizer
+
+
+def weigh(work: FineTuning, side: str) -> dict[str, int]:
+    """Parameters that `side` trains, bytes of all arrays it holds between steps, and of the checkpoint it writes."""
+    model, grads, optimizer = learner(work, side)
+    held = [model.weights, grads, optimizer.mean, optimizer.square]
+    if isinstance(model, LoraModel):
+        held.append(model.base.weights)
+    with TemporaryDirectory() as path:
+        folder = RunFolder(Path(path))
+        folder.save(model, optimizer.state()[0], {})
+        checkpoint = folder.checkpoint_file.stat().st_size
+    state = sum(packed.vector.nbytes for packed in held)
+    return {"trained": model.weights.num_parameters, "state": state, "checkpoint": checkpoint}
+
+
+def training_step(work: Training, model: Model, grads: Packed, optimizer: Optimizer) -> Step:
+    """A step: the gradient over micro-batches on all threads, then the optimizer."""
     batch = Batch(*random_ids(work.model, 2, work.batch, work.model.context_len))
 
     def step() -> tuple[float, float]:
@@ -116,5 +154,7 @@ RUNNERS: dict[type, Callable[[Any, Any], Step]] = {
 
 
 def runner(work: Work, side: str) -> Step:
-    """`step` of one piece of work on the backend called `side`."""
+    """`step` of one piece of work on the backend called `side`, or, in fine-tuning, in that way."""
+    if isinstance(work, FineTuning):
+        return fine_tuning(work, side)
     return RUNNERS[type(work)](work, backend.load(side))

@@ -16,7 +16,7 @@ from minillm import threads
 from minillm.atomic import write_atomically
 from minillm.benchmark.ceilings import Ceilings
 from minillm.benchmark.race import Samples
-from minillm.benchmark.work import KINDS, Training, Work
+from minillm.benchmark.work import KINDS, FineTuning, Training, Work
 from minillm.settings import from_mapping
 
 LIBRARIES = ("numpy", "numba", "torch")
@@ -95,7 +95,7 @@ def load(path: Path) -> Results:
 
 
 def _least(ceilings: Ceilings, work: Work) -> float:
-    return ceilings.seconds(work.flops, 0 if isinstance(work, Training) else work.bytes)
+    return ceilings.seconds(work.flops, 0 if isinstance(work, Training | FineTuning) else work.bytes)
 
 
 def machine() -> dict[str, Any]:

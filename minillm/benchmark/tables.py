@@ -6,7 +6,7 @@ from rich.table import Table
 from minillm.benchmark import breakdown, scaling
 from minillm.benchmark.race import Samples
 from minillm.benchmark.results import Entry, Results, geometric_mean
-from minillm.benchmark.work import Decoding, OpCall, Training
+from minillm.benchmark.work import Decoding, FineTuning, OpCall, Prefill, Training
 from minillm.estimate import num_parameters
 
 WHOLE = "the whole step"
@@ -49,6 +49,11 @@ def digits(x: float) -> str:
     return f"{x:,.0f}" if x >= 100 else f"{x:#.3g}"
 
 
+def mib(num_bytes: float) -> str:
+    """In units of 2^20 bytes."""
+    return digits(num_bytes / 2**20) if num_bytes else "0"
+
+
 def train_rows(results: Results) -> tuple[list[str], Rows]:
     """A row per config and side."""
     heads = ["", "side", "limit ms", "median ms", "best ms", "/ ours", "of limit", "peak MiB", "needed MiB"]
@@ -64,13 +69,31 @@ def train_rows(results: Results) -> tuple[list[str], Rows]:
     return heads, rows
 
 
+def lora_rows(results: Results) -> tuple[list[str], Rows]:
+    """Two rows per config, backend and way to fine-tune: what was predicted, and what was found."""
+    heads = ["", "side", "", "trained", "state MiB", "peak, MiB below full", "time / full", "checkpoint MiB", "ms"]
+    rows = []
+    for entry in results.entries:
+        work, full = entry.work, entry.samples[0]
+        assert isinstance(work, FineTuning)
+        for s in entry.samples:
+            held, weighed = work.estimate(s.side), results.extra["weighed"][work.name][s.side]
+            below, measured_below = work.memory_of(full.side) - work.memory_of(s.side), full.peak_mib - s.peak_mib
+            predicted = [f"{held.trained:,}", mib(held.state_bytes), mib(below)]
+            predicted += [f"{work.flops_of(s.side) / work.flops:.2f}", mib(work.checkpoint_of(s.side)), ""]
+            measured = [f"{weighed['trained']:,}", mib(weighed["state"]), mib(measured_below * 2**20)]
+            measured += [f"{s.ratio_to(full):.2f}", mib(weighed["checkpoint"]), digits(1e3 * s.median)]
+            rows += [[work.name, s.side, "predicted", *predicted], [work.name, s.side, "measured", *measured]]
+    return heads, rows
+
+
 def token_rows(results: Results) -> tuple[list[str], Rows]:
     """A row per shape, batch (in decoding) and side."""
     heads = ["", "batch", "side", "limit tok/s", "median", "best", "time / ours", "of limit", "same tokens"]
     rows = []
     for entry in results.entries:
         work = entry.work
-        assert not isinstance(work, OpCall)
+        assert isinstance(work, Decoding | Prefill)
         predicted = results.limit(entry)
         batch = str(work.batch) if isinstance(work, Decoding) else "1"
         for s in entry.samples:
@@ -154,6 +177,14 @@ TABLES = {
         "limit, predicted: the FLOPs of the matrix products (of attention the causal half) at the rate measured in\n"
         "the same round.  needed, predicted: weights, gradients, moments, activations.  peak: the whole process.",
         train_rows,
+    ),
+    "lora": (
+        3,
+        "One step of fine-tuning: all weights, or adapters beside frozen ones",
+        "state: weights, gradient, moments.  peak: of the whole process; predicted, state, activations and a gradient\n"
+        "for every further micro-batch.  time, predicted: the FLOPs of all matrix products.  Adapters gain less than\n"
+        "that: products with A and B, so thin, run at a lower rate, and what is no product takes as long as before.",
+        lora_rows,
     ),
     "decode": (
         3,

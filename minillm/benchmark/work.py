@@ -5,18 +5,26 @@ attention only the causal half, which is all that is needed; `bytes` counts each
 written, as if everything in between stayed in a cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from minillm.config import ModelConfig
-from minillm.estimate import activation_numbers, forward_flops, num_parameters
+from minillm.config import LoraConfig, ModelConfig
+from minillm.estimate import (
+    TuningEstimate,
+    activation_numbers,
+    forward_flops,
+    num_parameters,
+    tuning_estimate,
+    tuning_flops,
+)
 from minillm.ops.cases import OPS, cast
 
 ITEM = 4  # bytes of a float32
 EAGER, COMPILED = "torch eager", "torch compile"  # the sides that are not backends
+FULL, RANK = "full", "rank "  # the ways to fine-tune: every weight, or adapters of the rank that follows
 
 
 class Unavailable(Exception):
@@ -57,6 +65,60 @@ class Training:
     @property
     def _activations(self) -> int:
         return activation_numbers(self.model, self.batch, self.model.context_len, backend="cpu")
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """The same step as a training's, but a side is a way to learn: FULL, or by adapters, as "rank 8" is."""
+
+    training: Training
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """All but the rank."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    backend: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """What a reader calls it."""
+        return f"{self.training.name}, {self.backend}"
+
+    @property
+    def flops(self) -> int:
+        """Of the costliest way."""
+        return self.flops_of(FULL)
+
+    @property
+    def bytes(self) -> int:
+        """Of the costliest way."""
+        return self.training.bytes
+
+    def lora_of(self, side: str) -> LoraConfig:
+        """The adapters of a side; of rank 0, which are none, for FULL."""
+        return replace(self.lora, rank=0 if side == FULL else int(side.removeprefix(RANK)))
+
+    def estimate(self, side: str) -> TuningEstimate:
+        """What is trained and held."""
+        return tuning_estimate(self.training.model, self.lora_of(side), self.optimizer, ITEM)
+
+    def flops_of(self, side: str) -> int:
+        """Forward and backward of a step."""
+        model, T = self.training.model, self.training.model.context_len
+        unneeded = 3 * (forward_flops(model, T) - causal_flops(model, T))
+        return self.training.batch * (tuning_flops(model, self.lora_of(side), T) - unneeded)
+
+    def memory_of(self, side: str) -> int:
+        """Bytes that must be held: the state, a gradient for every further micro-batch, activations of them all."""
+        held, work = self.estimate(side), self.training
+        more = -(-work.batch // work.micro) - 1
+        kept = activation_numbers(
+            work.model, work.batch, work.model.context_len, backend=self.backend, lora=self.lora_of(side)
+        )
+        return held.state_bytes + more * held.gradient_bytes + ITEM * kept
+
+    def checkpoint_of(self, side: str) -> int:
+        """Bytes on disk: what is trained, and the optimizer's moments."""
+        held = self.estimate(side)
+        return ITEM * held.trained + held.moment_bytes
 
 
 @dataclass(frozen=True)
@@ -167,8 +229,8 @@ class OpCall:
         return sum(sizes) + output + (gradients if self.backward else 0)
 
 
-Work = Training | Decoding | Prefill | OpCall
-KINDS: dict[str, type] = {kind.__name__: kind for kind in (Training, Decoding, Prefill, OpCall)}
+Work = Training | FineTuning | Decoding | Prefill | OpCall
+KINDS: dict[str, type] = {kind.__name__: kind for kind in (Training, FineTuning, Decoding, Prefill, OpCall)}
 
 
 def causal_flops(config: ModelConfig, T: int) -> int:

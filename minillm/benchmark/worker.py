@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from minillm import threads
-from minillm.backend import BACKENDS
 from minillm.benchmark.ceilings import Probe
-from minillm.benchmark.work import KINDS, Unavailable
+from minillm.benchmark.work import COMPILED, EAGER, KINDS, Unavailable
 from minillm.settings import from_mapping
 
 WARM_UP = 3  # steps: compilers compile at the first, and at the second if a shape changed
@@ -59,13 +58,13 @@ class Performer:
 
 
 def _runner(work: Any, side: str) -> Callable[[], tuple[float, Any]]:
-    if side in BACKENDS:
-        from minillm.benchmark import ours
+    if side in (EAGER, COMPILED):
+        from minillm.benchmark import peer
 
-        return ours.runner(work, side)
-    from minillm.benchmark import peer
+        return peer.runner(work, side)
+    from minillm.benchmark import ours
 
-    return peer.runner(work, side)
+    return ours.runner(work, side)
 
 
 def peak_mib() -> float:

@@ -36,7 +36,7 @@ def outcome(arguments, capsys):
     return code, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["train", "decode", "prefill", "ops", "profile"])
+@pytest.mark.parametrize("name", ["train", "lora", "decode", "prefill", "ops", "profile"])
 def test_every_benchmark_explains_itself(name, capsys):
     code, out, _ = outcome([name, "--help"], capsys)
     assert code == 0
@@ -49,6 +49,10 @@ def test_every_benchmark_explains_itself(name, capsys):
     [
         (["train", "--backend", "abacus"], "abacus"),
         (["train", "--config", "C"], "bench.config"),
+        (["lora", "--config", "C"], "bench.config"),
+        (["lora", "--rank", "0"], "bench.rank"),
+        (["lora", "--config", "A", "--rank", "17"], "lora.rank"),
+        (["lora", "--dropout", "1"], "lora.dropout"),
         (["decode", "--tokens", "1"], "bench.tokens"),
         (["prefill", "--length", "9999"], "bench.length"),
         (["ops", "--op", "conjure"], "bench.op"),
@@ -70,6 +74,29 @@ def test_a_training_benchmark_leaves_results_and_a_picture(tmp_path, capsys):
     assert {"cpu", "cores", "threads", "numpy", "python"} <= set(results.machine)
     assert json.loads((tmp_path / "train.json").read_text())["entries"][0]["predicted"]["flops"] > 0
     assert (tmp_path / "train-roofline.png").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--optimizer", "muon", "--targets", "query-value", "--dropout", "0.1"]])
+def test_a_benchmark_of_adapters_does_one_work_in_several_ways(options, tmp_path, capsys):
+    arguments = ["lora", "--config", "A", "--rank", "2", "5", "--repeats", "2", "--out", str(tmp_path), *options]
+    code, out, _ = outcome(arguments, capsys)
+    assert code == 0
+    assert "One step of fine-tuning" in out and "another result" not in out
+    results = load(tmp_path / "lora.json")
+    (entry,) = results.entries
+    assert [s.side for s in entry.samples] == ["full", "rank 2", "rank 5"]
+    work = entry.work
+    assert (work.optimizer, work.lora.targets, work.lora.dropout) == (
+        ("muon", "query-value", 0.1) if options else ("adamw", "all", 0.0)
+    )
+    assert all(len(s.seconds) == 2 and s.peak_mib > 20 for s in entry.samples)
+    losses = [s.proof for s in entry.samples]
+    assert losses == pytest.approx([losses[0]] * 3), "adapters begin as the model they are added to"
+    for side, weighed in results.extra["weighed"][entry.work.name].items():
+        predicted = entry.work.estimate(side)
+        assert (weighed["trained"], weighed["state"]) == (predicted.trained, predicted.state_bytes)
+        num_names = 3 * 16 if side == "full" else 3 * 2 * 6
+        assert 0 < weighed["checkpoint"] - entry.work.checkpoint_of(side) < 1000 + 150 * num_names, "names and shapes"
 
 
 def test_a_profile_leaves_results_and_a_picture(tmp_path, capsys):

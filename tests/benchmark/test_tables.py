@@ -11,8 +11,17 @@ from minillm.benchmark.ceilings import Ceilings
 from minillm.benchmark.command import PICTURES, TRAINING, remarks
 from minillm.benchmark.race import Samples
 from minillm.benchmark.results import Entry, Results, geometric_mean, load
-from minillm.benchmark.tables import op_rows, profile_rows, scaling_rows, summary, table, token_rows, train_rows
-from minillm.benchmark.work import COMPILED, EAGER, Decoding, OpCall, Prefill
+from minillm.benchmark.tables import (
+    lora_rows,
+    op_rows,
+    profile_rows,
+    scaling_rows,
+    summary,
+    table,
+    token_rows,
+    train_rows,
+)
+from minillm.benchmark.work import COMPILED, EAGER, FULL, Decoding, FineTuning, OpCall, Prefill
 from minillm.config import ModelConfig
 
 LLAMA = ModelConfig(vocab_size=31, context_len=24, num_layers=2, num_heads=4, num_kv_heads=2, channels=32)
@@ -31,6 +40,16 @@ def of_ours(seconds, proof=None):
 @pytest.fixture
 def training():
     return Results("train", CEILINGS, [Entry(TRAINING["A"], of_ours([0.1, 0.3, 0.2], 6.2))])
+
+
+@pytest.fixture
+def tuning():
+    work = FineTuning(TRAINING["B"])
+    samples = [Samples(FULL, [0.4, 0.8], 400.0, proof=6.2), Samples("rank 8", [0.3, 0.6], 250.0, proof=6.2)]
+    weighed = {"trained": 1234, "state": 3 << 20, "checkpoint": 5 << 19}
+    return Results(
+        "lora", CEILINGS, [Entry(work, samples)], {"weighed": {work.name: {FULL: weighed, "rank 8": weighed}}}
+    )
 
 
 @pytest.fixture
@@ -71,6 +90,17 @@ def test_training_shows_prediction_measurement_ratio_and_memory(training):
     assert (eager[3], eager[5]) == ("400", "2.00")
     assert "skipped" in compiled
     assert "no torch compile, because torch.compile needs a C++ compiler" in remarks(training)[0]
+
+
+def test_fine_tuning_shows_each_prediction_above_its_measurement(tuning):
+    work, (_, full, predicted, measured) = tuning.entries[0].work, lora_rows(tuning)[1]
+    adapters = work.estimate("rank 8")
+    assert full == ["B, cpu", "full", "measured", "1,234", "3.00", "0", "1.00", "2.50", "600"]
+    assert measured == ["B, cpu", "rank 8", "measured", "1,234", "3.00", "150", "0.75", "2.50", "450"]
+    assert predicted[:5] == ["B, cpu", "rank 8", "predicted", "331,776", f"{adapters.state_bytes / 2**20:.1f}"]
+    below = work.memory_of(FULL) - work.memory_of("rank 8")
+    assert predicted[5:7] == [f"{below / 2**20:.0f}", f"{work.flops_of('rank 8') / work.flops_of(FULL):.2f}"]
+    assert predicted[7:] == [f"{3 * 4 * 331_776 / 2**20:.2f}", ""]
 
 
 def test_decoding_shows_tokens_a_second(decoding):
@@ -121,7 +151,7 @@ def test_a_profile_adds_up_and_shows_how_much_faster(profile):
     assert rows[-1] == ["B", "the whole step", "1,000", "100.0%", "500", "100.0%", "2.0"]
 
 
-@pytest.mark.parametrize("name", ["training", "decoding", "ops", "sweeps", "profile"])
+@pytest.mark.parametrize("name", ["training", "tuning", "decoding", "ops", "sweeps", "profile"])
 def test_results_survive_json_and_can_be_shown(name, request, tmp_path):
     results = request.getfixturevalue(name)
     results.save(tmp_path / "new" / "results.json")

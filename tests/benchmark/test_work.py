@@ -5,9 +5,9 @@ import pytest
 
 from minillm.benchmark.ceilings import Ceilings, measure
 from minillm.benchmark.command import SHAPES, TRAINING
-from minillm.benchmark.work import Decoding, OpCall, Prefill, Training, causal_flops
-from minillm.config import ModelConfig
-from minillm.estimate import num_parameters
+from minillm.benchmark.work import FULL, Decoding, FineTuning, OpCall, Prefill, Training, causal_flops
+from minillm.config import LoraConfig, ModelConfig
+from minillm.estimate import activation_numbers, num_parameters
 
 GPT2 = ModelConfig("gpt2", vocab_size=7, context_len=3, num_layers=1, num_heads=2, channels=4)
 LLAMA = ModelConfig(vocab_size=7, context_len=9, num_layers=2, num_heads=2, num_kv_heads=1, channels=4, ffn_channels=6)
@@ -19,6 +19,27 @@ def test_flops_of_a_training_step_by_hand():
     per_row = 3 * 2 * (4 * 16 + 2 * 64 + 28) + 2 * 2 * (1 + 2 + 3) * 4
     assert causal_flops(GPT2, 3) == per_row
     assert Training("", GPT2, batch=5, micro=2).flops == 3 * 5 * per_row
+
+
+def test_fine_tuning_fully_costs_what_a_step_of_training_does():
+    work = FineTuning(Training("", GPT2, batch=5, micro=5))
+    assert work.flops == work.flops_of(FULL) == work.training.flops
+    assert work.memory_of(FULL) == work.training.memory
+    assert work.checkpoint_of(FULL) == 3 * 4 * num_parameters(GPT2)
+
+
+def test_fine_tuning_by_adapters_by_hand():
+    """Adapters of rank 3 on query and value, of 4 * 4; frozen weights, 4 * 16 + 2 * 64 + 28, without their gradients.
+    Three micro-batches have a gradient each; activations: 3 a token for each adapter, and gone are the inputs of
+    feed-forward 4 and 16 and of the head 4."""
+    work = FineTuning(Training("", GPT2, batch=5, micro=2), LoraConfig(targets="query-value"))
+    adapters, tokens = 2 * 3 * (4 + 4), 5 * 3
+    assert work.estimate("rank 3").trained == adapters
+    saved = 2 * tokens * (4 * 16 + 2 * 64 + 28)
+    assert work.flops_of("rank 3") == work.flops - saved + 6 * tokens * adapters
+    kept = activation_numbers(GPT2, 5, 3, backend="cpu") + tokens * (2 * 3 - 4 - 16 - 4)
+    assert work.memory_of("rank 3") == 4 * (num_parameters(GPT2) + 6 * adapters + kept)
+    assert work.checkpoint_of("rank 3") == 3 * 4 * adapters
 
 
 def test_flops_of_decoding_are_those_of_its_tokens_one_by_one():
