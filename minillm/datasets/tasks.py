@@ -161,13 +161,24 @@ def sort(generator: np.random.Generator) -> Question:
 
 
 def count(generator: np.random.Generator) -> Question:
-    """How often a letter occurs among others."""
-    letters = _some(generator, LETTERS, 2)
-    items = generator.choice(letters, int(generator.integers(2, MOST_ITEMS + 1)))
+    """How often a letter occurs among others, at a glance."""
+    letter, items = _letters(generator)
     said = " ".join(items)
-    return Question(
-        "count", f"count {letters[0]} {said}", f"Count {letters[0]} in: {said}", str(said.count(letters[0]))
-    )
+    return Question("count", f"count {letter} {said}", f"Count {letter} in: {said}", str(items.count(letter)))
+
+
+def count_step_by_step(generator: np.random.Generator) -> Question:
+    """Likewise with its working: each letter, and the count so far."""
+    letter, items = _letters(generator)
+    said, working = " ".join(items), ", ".join(f"{item} {items[: i + 1].count(letter)}" for i, item in enumerate(items))
+    prompt, answer = f"Count step by step {letter} in: {said}", f"{working}; {items.count(letter)}"
+    return Question("count step by step", f"steps {letter} {said}", prompt, answer)
+
+
+def _letters(generator: np.random.Generator) -> tuple[str, list[str]]:
+    """A letter to be counted, and letters of which each is that one or another."""
+    letters = _some(generator, LETTERS, 2)
+    return letters[0], generator.choice(letters, int(generator.integers(2, MOST_ITEMS + 1))).tolist()
 
 
 def add(generator: np.random.Generator) -> Question:
@@ -193,4 +204,4 @@ def fill_a_form(generator: np.random.Generator) -> Question:
     return Question("form", prompt, prompt, f"name: {child}; toy: {colour} {toy}; place: {place['name']}")
 
 
-LISTS = (copy_words, reverse, sort, count, add, add_step_by_step, fill_a_form)
+LISTS = (copy_words, reverse, sort, count, count_step_by_step, add, add_step_by_step, fill_a_form)

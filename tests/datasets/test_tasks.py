@@ -32,6 +32,10 @@ def right_answer(prompt, story):
             return " ".join(sorted(rest.split()))
         case "Add":
             return str(sum(map(int, rest.split(" + "))))
+    if kind.startswith("Count step"):
+        letter, letters = kind.split()[4], rest.split()
+        so_far = [f"{a} {letters[: i + 1].count(letter)}" for i, a in enumerate(letters)]
+        return f"{', '.join(so_far)}; {letters.count(letter)}"
     if kind.startswith("Count"):
         return str(rest.split().count(kind[6]))
     if found := re.search(r"Where was (\w+)\?$", prompt):
