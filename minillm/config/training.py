@@ -211,6 +211,9 @@ class DistilConfig(SFTConfig):
     """Weight of the teacher; what is left is that of the answers themselves."""
     beta: float = 0.5
     """The teacher's share of the mixture (jensen-shannon)."""
+    top_k: int = 0
+    """The teacher reads every row once, before, and its k likeliest tokens are kept on disk; 0: it reads along, and
+    nothing is left out.  Forward divergence only."""
     on_policy: float = 0.0
     """Share of the rows in which the student answers by itself, and the teacher judges each token; 0: none, 1: all."""
     answer_tokens: int = 64
@@ -218,8 +221,19 @@ class DistilConfig(SFTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_at_least("distil.top_k", self.top_k, 0)
         check_at_least("distil.answer_tokens", self.answer_tokens, 1)
         if not 0 <= self.on_policy <= 1:
             raise ValueError(f"distil.on_policy, a share of the rows, must be 0 to 1: got {self.on_policy}")
-        if self.on_policy and self.alpha == 0:
-            raise ValueError("distil.on_policy needs the teacher's judgement, which alpha = 0 ignores; raise alpha")
+        if (self.top_k or self.on_policy) and self.alpha == 0:
+            raise ValueError("distil.top_k and on_policy need the teacher, which alpha = 0 ignores; raise alpha")
+        if self.top_k and self.divergence != "forward":
+            raise ValueError(
+                f"distil.top_k keeps too little of the teacher for the {self.divergence} divergence, which weighs all "
+                "that the student may say; use the forward one, or top_k = 0"
+            )
+        if self.top_k and self.on_policy:
+            raise ValueError(
+                "distil.top_k knows the teacher's view of given answers alone, not of the student's own; use "
+                "on_policy = 0, or top_k = 0"
+            )

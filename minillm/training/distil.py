@@ -23,6 +23,7 @@ from minillm.training.divergence import Distil
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
 from minillm.training.on_policy import OnPolicySampler
+from minillm.training.predictions import from_predictions, with_predictions
 
 
 def start(config: DistilConfig) -> Trainer:
@@ -54,6 +55,10 @@ def _trainer(config: DistilConfig, folder: RunFolder, student: Model, tokenizer:
         own = student, template, config.on_policy, config.answer_tokens
         sampler, answers = OnPolicySampler(rows, config.batch_size, config.seed, *own), attrgetter("answers")
     objective = taught_by(teacher, Distil(config.divergence, config.tau, config.alpha, config.beta), answers)
+    if config.top_k:
+        read = teacher, config.top_k, config.tau, folder.path / "predictions", config.micro_batch_size
+        sampler = Sampler(with_predictions(rows, *read), config.batch_size, config.seed)
+        objective = from_predictions(config.tau, config.alpha)
     return Trainer(config, folder, student, tokenizer, sampler, judge, objective)
 
 

@@ -68,11 +68,14 @@ def divergence(trainer, teacher):
     return mean_gradient(trainer.model, batches, grads, taught_by(teacher, Distil(tau=1, alpha=1)))[0]
 
 
-@pytest.mark.parametrize("kind", ["forward", "reverse", "jensen-shannon"])
+KINDS = [{"divergence": kind} for kind in ("forward", "reverse", "jensen-shannon")]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, {"top_k": 5}], ids=str)
 def test_the_student_comes_closer_to_its_teacher_which_stays_as_it_is(config, kind):
     before = RunFolder(config.teacher).checkpoint_file.read_bytes()
     teacher, _ = RunFolder(config.teacher).load_model()
-    trainer = distil.start(replace(config, divergence=kind, steps=40))
+    trainer = distil.start(replace(config, **kind, steps=40))
     first = divergence(trainer, teacher)
     assert trainer.run([""], show=False)
     assert divergence(trainer, teacher) < 0.5 * first
@@ -96,7 +99,7 @@ def test_without_weight_for_the_teacher_it_is_fine_tuning(config, tmp_path):
         np.testing.assert_allclose(one[name], two[name], atol=1e-4 * (1e-3 + np.abs(two[name]).max()))
 
 
-@pytest.mark.parametrize("mode", [{}, {"on_policy": 0.5, "answer_tokens": 4}], ids=str)
+@pytest.mark.parametrize("mode", [{}, {"on_policy": 0.5, "answer_tokens": 4}, {"top_k": 5}], ids=str)
 def test_a_stopped_run_goes_on_with_its_teacher_to_the_same_bytes(config, resumes_exactly, mode):
     resumes_exactly(distil, replace(config, **mode), 1)
 
@@ -134,6 +137,11 @@ def test_a_teacher_with_other_words_is_refused_before_anything_is_written(config
         ({"on_policy": 1.5}, "on_policy, a share of the rows, must be 0 to 1: got 1.5"),
         ({"on_policy": float("nan")}, "must be 0 to 1: got nan"),
         ({"on_policy": 0.5, "alpha": 0}, "which alpha = 0 ignores; raise alpha"),
+        ({"top_k": 4, "alpha": 0}, "which alpha = 0 ignores; raise alpha"),
+        ({"top_k": -1}, "top_k must be an integer of at least 0: got -1"),
+        ({"top_k": 4, "divergence": "reverse"}, "too little of the teacher for the reverse divergence.* or top_k = 0"),
+        ({"top_k": 4, "divergence": "jensen-shannon"}, "use the forward one"),
+        ({"top_k": 4, "on_policy": 0.1}, "not of the student's own; use on_policy = 0, or top_k = 0"),
         ({"answer_tokens": 0}, "answer_tokens must be an integer of at least 1: got 0"),
     ],
     ids=str,
