@@ -214,6 +214,10 @@ class DistilConfig(SFTConfig):
     top_k: int = 0
     """The teacher reads every row once, before, and its k likeliest tokens are kept on disk; 0: it reads along, and
     nothing is left out.  Forward divergence only."""
+    sequence_level: bool = False
+    """The teacher answers all questions before, and the student learns its answers; with alpha = 0, those alone."""
+    answer_temperature: float = 0.0
+    """Of the teacher's answers (sequence_level); 0: always the likeliest token."""
     on_policy: float = 0.0
     """Share of the rows in which the student answers by itself, and the teacher judges each token; 0: none, 1: all."""
     answer_tokens: int = 64
@@ -223,6 +227,8 @@ class DistilConfig(SFTConfig):
         super().__post_init__()
         check_at_least("distil.top_k", self.top_k, 0)
         check_at_least("distil.answer_tokens", self.answer_tokens, 1)
+        if not 0 <= self.answer_temperature < float("inf"):
+            raise ValueError(f"distil.answer_temperature must be 0 or positive: got {self.answer_temperature}")
         if not 0 <= self.on_policy <= 1:
             raise ValueError(f"distil.on_policy, a share of the rows, must be 0 to 1: got {self.on_policy}")
         if (self.top_k or self.on_policy) and self.alpha == 0:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minillm import backend
-from minillm.config import DistilConfig
+from minillm.config import DistilConfig, SamplingConfig
 from minillm.datasets.sampler import Sampler
 from minillm.model.model import Model
 from minillm.model.run import attend_of
@@ -22,8 +22,10 @@ from minillm.training import sft
 from minillm.training.divergence import Distil
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
+from minillm.training.objective import next_token
 from minillm.training.on_policy import OnPolicySampler
 from minillm.training.predictions import from_predictions, with_predictions
+from minillm.training.sequence_level import answers_on_disk
 
 
 def start(config: DistilConfig) -> Trainer:
@@ -47,14 +49,19 @@ def resume(folder: RunFolder) -> Trainer:
 
 
 def _trainer(config: DistilConfig, folder: RunFolder, student: Model, tokenizer: Tokenizer) -> Trainer:
-    teacher = _teacher(config, student, tokenizer)
-    template = ChatTemplate(tokenizer)
-    rows, judge = sft.lessons(config, student, template, *sft.split(config))
+    distil = Distil(config.divergence, config.tau, config.alpha, config.beta)
+    teacher, template = _teacher(config, student, tokenizer), ChatTemplate(tokenizer)
+    train, val = sft.split(config)
+    if config.sequence_level:
+        said = SamplingConfig(config.answer_temperature, max_tokens=config.answer_tokens, seed=config.seed)
+        T = student.config.context_len
+        train = answers_on_disk(teacher, template, train, T, said, folder.path / "answers")
+    rows, judge = sft.lessons(config, student, template, train, val)
     sampler, answers = Sampler(rows, config.batch_size, config.seed), attrgetter("targets")
     if config.on_policy:
         own = student, template, config.on_policy, config.answer_tokens
         sampler, answers = OnPolicySampler(rows, config.batch_size, config.seed, *own), attrgetter("answers")
-    objective = taught_by(teacher, Distil(config.divergence, config.tau, config.alpha, config.beta), answers)
+    objective = taught_by(teacher, distil, answers) if config.alpha else next_token
     if config.top_k:
         read = teacher, config.top_k, config.tau, folder.path / "predictions", config.micro_batch_size
         sampler = Sampler(with_predictions(rows, *read), config.batch_size, config.seed)
