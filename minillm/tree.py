@@ -77,6 +77,16 @@ class Packed:
         vector = store.zeros(self.vector.shape, self.vector.dtype)
         return Packed(vector, map(lambda place: vector[place[0]].reshape(place[1]), self._places), self.slots)
 
+    def with_array(self, name: str, shape: tuple[int, ...]) -> "Packed":
+        """A copy with one more array, of zeros, behind the others."""
+        end = self.vector.size
+        slot = slice(end, end + math.prod(shape))
+        vector = store.zeros((_aligned(slot.stop),), self.vector.dtype)
+        vector[:end] = self.vector
+        tree = map(lambda place: vector[place[0]].reshape(place[1]), self._places)
+        tree[name] = vector[slot].reshape(shape)
+        return Packed(vector, tree, self.slots | {name: slot})
+
     @cached_property
     def _places(self) -> Tree:
         """Where each array lies, two names of one array in the same place: (slice of the vector, shape)."""
@@ -104,7 +114,11 @@ def pack(shapes: Any, dtype: Any = np.float32) -> Packed:
     slots, end = {}, 0
     for name, shape in walk(shapes):
         slots[name] = slice(end, end + math.prod(shape))
-        end += -(-math.prod(shape) // ALIGN) * ALIGN
+        end = _aligned(end + math.prod(shape))
     vector = store.zeros((end,), dtype)
     views = iter([vector[slots[name]].reshape(shape) for name, shape in walk(shapes)])
     return Packed(vector, map(lambda _: next(views), shapes), slots)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN

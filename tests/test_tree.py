@@ -108,3 +108,21 @@ def test_an_empty_tree_packs_to_an_empty_vector():
     assert packed.vector.size == 0
     assert packed.num_parameters == 0
     assert packed.zeros_like().named() == {}
+
+
+def test_a_copy_with_one_more_array_keeps_the_others_and_their_ties():
+    packed = tied()
+    packed.vector[...] = np.arange(packed.vector.size)
+    more = packed.with_array("extra", (3, 5))
+    assert list(more.slots) == [*NAMES, "extra"] and more.num_parameters == packed.num_parameters + 15
+    for name, array in packed.named().items():
+        np.testing.assert_array_equal(more.named()[name], array)
+    assert more.tree.extra.shape == (3, 5) and not more.tree.extra.any()
+    assert more.slots["extra"].start % ALIGN == 0 and more.vector.size % ALIGN == 0
+    more.tree.extra[...] = 1
+    more.tree.embed[0, 0] = -1
+    assert more.tree.head[0, 0] == -1 and packed.tree.embed[0, 0] == 0, "tied as before, and a copy"
+    assert np.all(more.vector[more.slots["extra"]] == 1)
+    zeros = more.zeros_like()
+    zeros.tree.extra[...] = 2
+    assert zeros.vector.sum() == 30

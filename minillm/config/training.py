@@ -214,6 +214,9 @@ class DistilConfig(SFTConfig):
     top_k: int = 0
     """The teacher reads every row once, before, and its k likeliest tokens are kept on disk; 0: it reads along, and
     nothing is left out.  Forward divergence only."""
+    hidden_weight: float = 0.0
+    """Weight of the distance between hidden states before the final norm, the student's by way of a learned projection;
+    0: they are not looked at."""
     sequence_level: bool = False
     """The teacher answers all questions before, and the student learns its answers; with alpha = 0, those alone."""
     answer_temperature: float = 0.0
@@ -227,6 +230,8 @@ class DistilConfig(SFTConfig):
         super().__post_init__()
         check_at_least("distil.top_k", self.top_k, 0)
         check_at_least("distil.answer_tokens", self.answer_tokens, 1)
+        if not 0 <= self.hidden_weight < float("inf"):
+            raise ValueError(f"distil.hidden_weight must be 0 or positive: got {self.hidden_weight}")
         if not 0 <= self.answer_temperature < float("inf"):
             raise ValueError(f"distil.answer_temperature must be 0 or positive: got {self.answer_temperature}")
         if not 0 <= self.on_policy <= 1:
@@ -237,6 +242,10 @@ class DistilConfig(SFTConfig):
             raise ValueError(
                 f"distil.top_k keeps too little of the teacher for the {self.divergence} divergence, which weighs all "
                 "that the student may say; use the forward one, or top_k = 0"
+            )
+        if self.top_k and self.hidden_weight:
+            raise ValueError(
+                "distil.top_k keeps what the teacher says, not its hidden states; use hidden_weight = 0, or top_k = 0"
             )
         if self.top_k and self.on_policy:
             raise ValueError(

@@ -31,6 +31,12 @@ class Model:
 
     def logits(self, ids: np.ndarray, positions: np.ndarray | None = None, attend: Attend | None = None) -> Any:
         """The plain forward: ids (B, T) -> logits (B, T, V).  Positions 0, 1, ... and causal attention by default."""
+        return self.logits_and_hidden(ids, positions, attend)[0]
+
+    def logits_and_hidden(self, ids: np.ndarray, positions: np.ndarray | None = None,
+                          attend: Attend | None = None) -> tuple[Any, Any]:  # fmt: skip
+        """As `logits`, and what the last block leaves, before the final norm: (B, T, C)."""
         positions = positions_of(*ids.shape) if positions is None else positions
         run = run_of(self.config, self.ops, positions, attend, self.weights.vector.dtype)
-        return transformer_forward(ids, self.tree, run)[0]
+        logits, saved = transformer_forward(ids, self.tree, run)
+        return logits, saved.hidden

@@ -22,11 +22,12 @@ class EmbedSaved(NamedTuple):
 
 
 class TransformerSaved(NamedTuple):
-    """What the three parts saved."""
+    """What the three parts saved, and the hidden state between the last two: (B, T, C)."""
 
     embed: EmbedSaved
     blocks: list
     unembed: tuple
+    hidden: Any
 
 
 def no_callback(layer: int) -> None:
@@ -99,11 +100,16 @@ def transformer_forward(ids, w, run):
     x, embed = embed_forward(ids, w, run)
     x, blocks = trunk_forward(x, w.blocks, run)
     logits, unembed = unembed_forward(x, w, run)
-    return logits, TransformerSaved(embed, blocks, unembed)
+    return logits, TransformerSaved(embed, blocks, unembed, x)
 
 
-def transformer_backward(dlogits, saved, grads, run, on_block: Callable[[int], None] = no_callback):
-    """Adds the gradient of every weight into `grads`.  dlogits: (B, T, V).  Consumes `saved`."""
+def transformer_backward(dlogits, saved, grads, run, on_block: Callable[[int], None] = no_callback, dhidden=None):
+    """Adds the gradient of every weight into `grads`.  dlogits: (B, T, V).  Consumes `saved`.
+
+    dhidden: (B, T, C), where a loss looks at the hidden state too, and not only by way of the logits.
+    """
     dx = unembed_backward(dlogits, saved.unembed, grads, run)
+    if dhidden is not None:
+        dx = run.ops.add(dx, dhidden)
     dx = trunk_backward(dx, saved.blocks, grads, run, on_block)
     embed_backward(dx, saved.embed, grads, run)

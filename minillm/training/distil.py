@@ -20,9 +20,10 @@ from minillm.tokenizer import Tokenizer
 from minillm.tokenizer.chat import ChatTemplate
 from minillm.training import sft
 from minillm.training.divergence import Distil
-from minillm.training.folder import RunFolder
+from minillm.training.folder import PROJECTION, WEIGHTS, RunFolder
+from minillm.training.hidden import match, with_projection
 from minillm.training.loop import Trainer
-from minillm.training.objective import next_token
+from minillm.training.objective import Deep, next_token
 from minillm.training.on_policy import OnPolicySampler
 from minillm.training.predictions import from_predictions, with_predictions
 from minillm.training.sequence_level import answers_on_disk
@@ -45,12 +46,16 @@ def resume(folder: RunFolder) -> Trainer:
     student, tokenizer, arrays, meta = sft.reopen(folder, config)
     trainer = _trainer(config, folder, student, tokenizer)
     trainer.restore(arrays, meta)
+    if config.hidden_weight:
+        trainer.model.weights.tree[PROJECTION][...] = arrays[WEIGHTS + PROJECTION]
     return trainer
 
 
 def _trainer(config: DistilConfig, folder: RunFolder, student: Model, tokenizer: Tokenizer) -> Trainer:
     distil = Distil(config.divergence, config.tau, config.alpha, config.beta)
     teacher, template = _teacher(config, student, tokenizer), ChatTemplate(tokenizer)
+    if config.hidden_weight:
+        student = with_projection(student, teacher.config.channels, config.seed)
     train, val = sft.split(config)
     if config.sequence_level:
         said = SamplingConfig(config.answer_temperature, max_tokens=config.answer_tokens, seed=config.seed)
@@ -61,7 +66,9 @@ def _trainer(config: DistilConfig, folder: RunFolder, student: Model, tokenizer:
     if config.on_policy:
         own = student, template, config.on_policy, config.answer_tokens
         sampler, answers = OnPolicySampler(rows, config.batch_size, config.seed, *own), attrgetter("answers")
-    objective = taught_by(teacher, distil, answers) if config.alpha else next_token
+    objective: Callable | Deep = taught_by(teacher, distil, answers) if config.alpha else next_token
+    if config.hidden_weight:
+        objective = matched_to(teacher, distil, config.hidden_weight, answers)
     if config.top_k:
         read = teacher, config.top_k, config.tau, folder.path / "predictions", config.micro_batch_size
         sampler = Sampler(with_predictions(rows, *read), config.batch_size, config.seed)
@@ -96,3 +103,17 @@ def taught_by(teacher: Model, distil: Distil, answers: Callable[[Any], np.ndarra
         return distil.loss(logits, teacher_logits, batch.targets, scale, answers(batch))
 
     return objective
+
+
+def matched_to(teacher: Model, distil: Distil, hidden_weight: float,
+               answers: Callable[[Any], np.ndarray] = attrgetter("targets")) -> Deep:  # fmt: skip
+    """As `taught_by`, and hidden_weight * the distance of the student's hidden states from the teacher's."""
+
+    def objective(ops, logits, hidden, batch, scale, weights, grads):
+        reads = batch.ids, batch.positions, attend_of(ops, batch.segments)
+        teacher_logits, teacher_hidden = teacher.logits_and_hidden(*reads)
+        said, dlogits = distil.loss(logits, teacher_logits, batch.targets, scale, answers(batch))
+        matched, dhidden = match(hidden, teacher_hidden, batch.targets, hidden_weight * scale, weights, grads)
+        return said + matched, dlogits, dhidden
+
+    return Deep(objective)

@@ -26,6 +26,7 @@ STAGES = {
     "sft": SFTConfig,
     "distil": DistilConfig,
 }  # the settings that config.json holds, by its "stage"
+PROJECTION = "projection"  # the array that is trained beside a student and is no part of it: see training/hidden.py
 WEIGHTS = "weights."  # prefix of the model's arrays in the checkpoint; the optimizer's have others
 
 
@@ -104,7 +105,8 @@ class RunFolder:
                 f"{self.checkpoint_file} holds another model ({differ}); use the settings it was trained with"
             )
         model = self._empty(config, from_mapping(ModelConfig, got), meta.get("base"), dtype)
-        checkpoint.copy_into(model.weights, {k: v for k, v in arrays.items() if k.startswith(WEIGHTS)}, WEIGHTS)
+        own = {k: v for k, v in arrays.items() if k.startswith(WEIGHTS) and k != WEIGHTS + PROJECTION}
+        checkpoint.copy_into(model.weights, own, WEIGHTS)
         return model, arrays, meta
 
     def _empty(self, config: LoopConfig, shape: ModelConfig, base_digest: str | None, dtype: Any) -> Model:

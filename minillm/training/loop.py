@@ -22,7 +22,7 @@ from minillm.tokenizer import Tokenizer
 from minillm.training.card import write_card
 from minillm.training.folder import RunFolder
 from minillm.training.interrupt import Interrupt
-from minillm.training.objective import next_token
+from minillm.training.objective import Deep, next_token
 from minillm.training.step import mean_gradient, split_rows
 
 MAX_SKIPPED = 10  # useless gradients in a row after which a run is given up
@@ -45,7 +45,7 @@ class Trainer:
     """A run in progress: model, optimizer, sampler and the step they are at."""
 
     def __init__(self, config: LoopConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, sampler: Sampler,
-                 judge: Judge, objective: Callable = next_token) -> None:  # fmt: skip
+                 judge: Judge, objective: Callable | Deep = next_token) -> None:  # fmt: skip
         self.config, self.folder, self.model, self.tokenizer = config, folder, model, tokenizer
         self.sampler, self.judge, self.objective = sampler, judge, objective
         self.optimizer = Optimizer(model.weights, config.optim, config.steps, model.ops)

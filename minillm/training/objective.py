@@ -1,6 +1,20 @@
 """Objectives: what a batch's logits should have been.  objective(ops, logits, batch, scale) -> loss, dlogits."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Deep:
+    """An objective that looks inside: of(ops, logits, hidden, batch, scale, weights, grads) -> loss, dlogits, dhidden.
+
+    hidden: (B, T, C), what the last block leaves, before the final norm.  weights: the tree of all that is trained, in
+    which the objective may have arrays of its own, whose gradients it adds into `grads`.
+    """
+
+    of: Callable
 
 
 def next_token(ops, logits, batch, scale):

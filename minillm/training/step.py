@@ -9,10 +9,11 @@ from minillm.model.model import Model
 from minillm.model.run import Dropout, attend_of, positions_of, run_of
 from minillm.model.transformer import transformer_backward, transformer_forward
 from minillm.ops.cross_entropy import num_targets
+from minillm.training.objective import Deep
 from minillm.tree import Packed, Tree
 
 
-def mean_gradient(model: Model, batches: Sequence[Any], grads: Packed, objective: Callable, seed: int = 0,
+def mean_gradient(model: Model, batches: Sequence[Any], grads: Packed, objective: Callable | Deep, seed: int = 0,
                   step: int = 0, recompute: bool = False, run_all: Callable = map) -> tuple[float, int]:  # fmt: skip
     """grads = gradient of the mean loss over the targets of all `batches`.  Returns that loss and their number.
 
@@ -46,7 +47,7 @@ def split_rows(batch: Any, B: int) -> list[Any]:
     return [type(batch)(*(None if a is None else a[b : b + B] for a in batch)) for b in starts]
 
 
-def _gradient(model: Model, weights: Tree, batch: Any, objective: Callable, scale: float, grads: Packed,
+def _gradient(model: Model, weights: Tree, batch: Any, objective: Callable | Deep, scale: float, grads: Packed,
               **options: Any) -> float:  # fmt: skip
     """The loss of one micro-batch, whose gradient is added into `grads`."""
     positions = positions_of(*batch.ids.shape) if batch.positions is None else batch.positions
@@ -54,7 +55,11 @@ def _gradient(model: Model, weights: Tree, batch: Any, objective: Callable, scal
     run = run_of(model.config, model.ops, positions, attend, grads.vector.dtype, **options)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows shows in its gradient's norm
         logits, saved = transformer_forward(batch.ids, weights, run)
-        loss, dlogits = objective(model.ops, logits, batch, scale)
+        if isinstance(objective, Deep):
+            trees = model.weights.tree, grads.tree
+            loss, dlogits, dhidden = objective.of(model.ops, logits, saved.hidden, batch, scale, *trees)
+        else:
+            (loss, dlogits), dhidden = objective(model.ops, logits, batch, scale), None
         del logits  # (B, T, V) is often the largest array of all
-        transformer_backward(dlogits, saved, grads.tree, run)
+        transformer_backward(dlogits, saved, grads.tree, run, dhidden=dhidden)
     return loss

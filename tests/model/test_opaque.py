@@ -67,7 +67,7 @@ def gradients(config, module, run_ops, lift, **options):
     run = replace(run, positions=lift(run.positions), rope=lift(run.rope), attend=Segmented(run_ops, lift(segments)))
     grads = packed.zeros_like()
     logits, saved = module.transformer_forward(lift(ids), tree.map(lift, packed.tree), run)
-    module.transformer_backward(logits, saved, tree.map(lift, grads.tree), run)
+    module.transformer_backward(logits, saved, tree.map(lift, grads.tree), run, dhidden=saved.hidden)
     return grads.vector
 
 
@@ -88,6 +88,7 @@ STRAYS = [
     (attention, "run.ops.add(run.ops.add(dx_query, dx_key), dx_value)", "sum([dx_query, dx_key, dx_value])"),
     (feed_forward, "run.ops.add(dx_gate, dx_up)", "dx_gate + dx_up"),
     (transformer, "run.ops.add(x, p)", "x + p"),
+    (transformer, "run.ops.add(dx, dhidden)", "dx + dhidden"),
     (transformer, "run.ops.linear_forward(x, w.head)", "run.ops.linear_forward(x[:], w.head)"),
 ]
 

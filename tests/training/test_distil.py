@@ -10,6 +10,7 @@ from minillm import checkpoint
 from minillm.config import (
     DataConfig,
     DistilConfig,
+    LoraConfig,
     ModelConfig,
     OptimConfig,
     SamplingConfig,
@@ -81,7 +82,7 @@ def divergence(trainer, teacher):
 KINDS = [{"divergence": kind} for kind in ("forward", "reverse", "jensen-shannon")]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, {"top_k": 5}], ids=str)
+@pytest.mark.parametrize("kind", [*KINDS, {"top_k": 5}, {"hidden_weight": 0.1}], ids=str)
 def test_the_student_comes_closer_to_its_teacher_which_stays_as_it_is(config, kind):
     before = RunFolder(config.teacher).checkpoint_file.read_bytes()
     teacher, _ = RunFolder(config.teacher).load_model()
@@ -98,6 +99,24 @@ def test_a_student_that_speaks_by_itself_comes_closer_too(config):
     first = divergence(trainer, teacher)
     assert trainer.run([""], show=False)
     assert divergence(trainer, teacher) < 0.6 * first
+
+
+def test_the_projection_is_trained_and_saved_but_is_no_part_of_the_model(config):
+    trainer = distil.start(replace(config, hidden_weight=0.1, steps=40))
+    projection = trainer.model.weights.tree.projection
+    assert projection.shape == (32, 16)
+    first = projection.copy()
+    assert trainer.run([""], show=False)
+    assert np.abs(projection - first).max() > 0.01
+    rows = RunFolder(config.run).read_metrics()
+    assert rows[39]["loss"] < 0.5 * rows[0]["loss"]
+    arrays, _ = checkpoint.load(RunFolder(config.run).checkpoint_file)
+    np.testing.assert_array_equal(arrays["weights.projection"], projection)
+    assert {"mean.projection", "square.projection"} < arrays.keys()
+    model, _ = RunFolder(config.run).load_model()
+    assert "projection" not in model.weights.slots
+    ids = np.arange(20)[None]
+    np.testing.assert_array_equal(model.logits(ids), trainer.model.logits(ids))
 
 
 def test_a_student_of_its_teachers_answers_says_what_the_teacher_would(config):
@@ -122,9 +141,11 @@ def test_without_weight_for_the_teacher_it_is_fine_tuning(config, tmp_path):
         np.testing.assert_array_equal(one[name], two[name])
 
 
-@pytest.mark.parametrize(
-    "mode", [{}, {"on_policy": 0.5, "answer_tokens": 4}, {"top_k": 5}, {"sequence_level": True}], ids=str
-)
+MODES = [{}, {"on_policy": 0.5, "answer_tokens": 4}, {"top_k": 5}, {"sequence_level": True}]
+MODES += [{"hidden_weight": 0.5}, {"hidden_weight": 0.5, "on_policy": 0.5, "lora": LoraConfig(rank=2)}]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
 def test_a_stopped_run_goes_on_with_its_teacher_to_the_same_bytes(config, resumes_exactly, mode):
     resumes_exactly(distil, replace(config, **mode), 1)
 
@@ -167,6 +188,8 @@ def test_a_teacher_with_other_words_is_refused_before_anything_is_written(config
         ({"top_k": 4, "divergence": "reverse"}, "too little of the teacher for the reverse divergence.* or top_k = 0"),
         ({"top_k": 4, "divergence": "jensen-shannon"}, "use the forward one"),
         ({"top_k": 4, "on_policy": 0.1}, "not of the student's own; use on_policy = 0, or top_k = 0"),
+        ({"top_k": 4, "hidden_weight": 1.0}, "not its hidden states; use hidden_weight = 0, or top_k = 0"),
+        ({"hidden_weight": -1.0}, "hidden_weight must be 0 or positive: got -1.0"),
         ({"answer_temperature": -1.0}, "answer_temperature must be 0 or positive: got -1.0"),
         ({"answer_tokens": 0}, "answer_tokens must be an integer of at least 1: got 0"),
     ],
