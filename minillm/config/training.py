@@ -212,11 +212,9 @@ class DistilConfig(SFTConfig):
     beta: float = 0.5
     """The teacher's share of the mixture (jensen-shannon)."""
     top_k: int = 0
-    """The teacher reads every row once, before, and its k likeliest tokens are kept on disk; 0: it reads along, and
-    nothing is left out.  Forward divergence only."""
+    """Keep the teacher's k likeliest tokens of every row on disk and do without it (forward); 0: it reads along."""
     hidden_weight: float = 0.0
-    """Weight of the distance between hidden states before the final norm, the student's by way of a learned projection;
-    0: they are not looked at."""
+    """Weight of the distance between hidden states before the final norm, through a learned projection; 0: none."""
     sequence_level: bool = False
     """The teacher answers all questions before, and the student learns its answers; with alpha = 0, those alone."""
     answer_temperature: float = 0.0

@@ -1,7 +1,12 @@
 """Distillation: fine-tuning in which a teacher says, token by token, what else would have been probable.
 
 (Hinton et al. 2015, arXiv 1503.02531.)  The teacher reads the very rows that the student does, packing and all, and
-only forwards: it is never differentiated.
+only forwards: it is never differentiated.  Besides that, a run may choose
+
+    top_k            the teacher reads every row once, before, and what it finds likeliest is kept    predictions.py
+    hidden_weight    the student's hidden states are to be like the teacher's, too                    hidden.py
+    sequence_level   the answers that the student learns are the teacher's                            sequence_level.py
+    on_policy        in some rows the answers are the student's, and the teacher judges them          on_policy.py
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The folder of a run: what is in it, and how a model comes back from it.
 
-README.md  config.json  tokenizer.json  data/  checkpoint.safetensors  metrics.jsonl  samples.txt  loss.png
-gradient.png
+README.md  config.json  tokenizer.json  data/  predictions/  answers/  checkpoint.safetensors  metrics.jsonl
+samples.txt  loss.png  gradient.png
 """
 
 import json
