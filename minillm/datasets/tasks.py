@@ -88,9 +88,9 @@ def _of_split(split: Split, draw: Callable[[], list[Question]]) -> list[Question
 
 
 @cache
-def words(name: str) -> list[dict[str, str]]:
-    """A word list of the tales, each row by its columns."""
-    return [row.forms for row in read_table(data_folder() / "tales" / "words" / f"{name}.txt").rows]
+def words(name: str, folder: str = "tales/words") -> list[dict[str, str]]:
+    """A word list of the tales, or of another folder in data/, each row by its columns."""
+    return [row.forms for row in read_table(data_folder() / folder / f"{name}.txt").rows]
 
 
 def _some(generator: np.random.Generator, items: Sequence, number: int) -> list:
@@ -104,29 +104,28 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
     """
     num = int(generator.integers(1, MOST_CHILDREN + 1))
     *children, stranger = [row["name"] for row in _some(generator, words("children"), num + 1)]
-    places = [row["in"] for row in _some(generator, words("places"), num)]
-    toys, colours = _some(generator, words("toys"), num), _some(generator, words("colours"), num)
+    activities, toys = (_some(generator, words(name, "questions"), num) for name in ("activities", "toys"))
     facts, possible = [], []
-    gifts = [f"{_article(colour['name'])} {toy['name']}" for colour, toy in zip(colours, toys)]
-    for i, child in enumerate(children):
-        where, what = ([f"{child} was {place}." for place in places], [f"{child} had {gift}." for gift in gifts])
-        who = [f"{owner} had the {toys[i]['name']}." for owner in children]
-        facts += [where[i], what[i]] if generator.random() < 0.5 else [what[i], where[i]]
+    doings = [f"{row['did']} {row['where']}" for row in activities]
+    games = [f"{row['did']} a {row['toy']}" for row in toys]
+    for child, doing, game in zip(children, doings, games):
+        facts += [f"{child} {done}." for done in generator.permutation([doing, game])]
         possible += [  # answers are whole sentences: to say the name first is a way to find what was said of it
-            ("who", f"Who had the {toys[i]['name']}?", who[i], who),
-            ("where", f"Where was {child}?", where[i], where),
-            ("what", f"What did {child} have?", what[i], what),
+            ("who", f"Who {game}?", f"{child} {game}.", [f"{other} {game}." for other in children]),
+            ("where", f"Where was {child}?", f"{child} {doing}.", [f"{child} {other}." for other in doings]),
+            ("what", f"What did {child} play with?", f"{child} {game}.", [f"{child} {other}." for other in games]),
         ]
     lost = toys[int(generator.integers(num))]
-    facts.append(f"The {lost['name']} was gone, because it had {lost['lost']}.")
+    facts.append(f"The {lost['toy']} was gone, because it had {lost['lost']}.")
     possible += [
-        ("why", f"Why was the {lost['name']} gone?", f"It had {lost['lost']}.", []),
+        ("why", f"Why was the {lost['toy']} gone?", f"It had {lost['lost']}.", []),
         ("unknown", f"Where was {stranger}?", SILENT, []),
-        ("unknown", f"What did {stranger} have?", SILENT, []),
+        ("unknown", f"What did {stranger} play with?", SILENT, []),
     ]
     weights = np.array([HOW_OFTEN[task] for task, *_ in possible])
     taken = [possible[i] for i in generator.choice(len(possible), num_questions, False, weights / weights.sum())]
-    prompts = [f"{' '.join(facts)} {taken[0][1]}", *(question for _, question, *_ in taken[1:])]
+    story = "\n".join(facts)  # each name begins a line, as it begins an answer: the same token
+    prompts = [f"{story}\n{taken[0][1]}", *(question for _, question, *_ in taken[1:])]
     key = " ".join(sorted(facts))
     return [
         Question(f"story: {task}", key, prompt, answer, tuple(a for a in answers if a != answer))
