@@ -32,6 +32,9 @@ class ModelConfig:
     """Base of the rotary frequencies (llama)."""
     init_std: float = 0.02
     """Standard deviation of initial matrices; 0.02 in GPT-2 and Llama, whose C is many times larger than here."""
+    embed_std: float | None = None
+    """Standard deviation of the initial embedding; None: init_std.  Where it is large beside what the first layers add,
+    a model sees from the first step on which tokens are the same, and learns in far fewer steps to look one up."""
     tied: bool = True
     """The output head is the embedding table itself."""
     dropout: float = 0.0
@@ -64,6 +67,8 @@ class ModelConfig:
             raise ValueError(f"model.norm_eps must be positive: got {self.norm_eps}")
         if not self.init_std > 0:
             raise ValueError(f"model.init_std must be positive: got {self.init_std}")
+        if self.embed_std is not None and not self.embed_std > 0:
+            raise ValueError(f"model.embed_std must be positive: got {self.embed_std}")
         if not self.rope_theta > 0:
             raise ValueError(f"model.rope_theta must be positive: got {self.rope_theta}")
         if not 0 <= self.dropout < 1:

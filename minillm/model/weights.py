@@ -58,6 +58,8 @@ def initialise(config: ModelConfig, seed: int, dtype=np.float32) -> Packed:
             array[...] = 1 if name.endswith("weight") else 0
             continue
         std = config.init_std / 2 if name == "positions" else config.init_std
+        if name == "embed" and config.embed_std is not None:
+            std = config.embed_std
         if name.endswith(("attention.output.weight", "mlp.down.weight")):
             std /= (2 * config.num_layers) ** 0.5
         array[...] = generator.standard_normal(array.shape) * std
