@@ -3,11 +3,11 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from minillm import quickstart, threads
+from minillm import quickstart, stages, threads
 from minillm.benchmark import command as benchmark
 from minillm.chat import Chat, chat
 from minillm.config import DistilConfig, LoopConfig, ModelConfig, SamplingConfig, SFTConfig, TrainConfig
@@ -15,9 +15,9 @@ from minillm.estimate import estimate
 from minillm.evaluate import Evaluate, evaluate
 from minillm.inference.generate import stream
 from minillm.settings import read_toml
-from minillm.training import distil, pretrain, sft
 from minillm.training.folder import RunFolder
 from minillm.training.loop import Trainer
+from minillm.training.stage import module_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,10 @@ class Quickstart:
     run: Path = Path("runs/quickstart")
     """Folder of the run; made anew."""
     steps: int = quickstart.STEPS
-    """Optimizer steps; fewer are faster and worse."""
+    """Optimizer steps; fewer are faster and worse (not with --full)."""
+    full: bool = False
+    """The whole way: pretrain a teacher, teach it to answer, distil it into a student, compare.  Twenty minutes; an
+    interrupted one goes on where it was."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +131,15 @@ def _take_config_file(arguments: list[str]) -> TrainConfig:
 
 def _run(command: Quickstart | LoopConfig | Resume | Generate | Chat | Evaluate | Estimate | Bench) -> None:
     if isinstance(command, Quickstart):
-        quickstart.quickstart(command.run, command.steps, _called())
+        if command.full:
+            stages.quickstart(command.run, command=_called())
+        else:
+            quickstart.quickstart(command.run, command.steps, _called())
     elif isinstance(command, LoopConfig):
-        _train(_stage(command).start(command))
+        _train(module_of(command).start(command))
     elif isinstance(command, Resume):
         folder = RunFolder(command.run)
-        _train(_stage(folder.read_config()).resume(folder))
+        _train(module_of(folder.read_config()).resume(folder))
     elif isinstance(command, Generate):
         _generate(command)
     elif isinstance(command, Chat):
@@ -144,13 +150,6 @@ def _run(command: Quickstart | LoopConfig | Resume | Generate | Chat | Evaluate 
         benchmark.bench(command.what)
     else:
         _estimate(command)
-
-
-def _stage(config: LoopConfig) -> Any:
-    """The module that runs these settings."""
-    if isinstance(config, DistilConfig):
-        return distil
-    return sft if isinstance(config, SFTConfig) else pretrain
 
 
 def _train(trainer: Trainer) -> None:

@@ -47,6 +47,19 @@ def draw_gradient_norm(rows: Sequence[dict[str, Any]], path: Path, clip_norm: fl
     figure.savefig(path, dpi=150)
 
 
+def draw_validation(runs: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
+    """Validation loss by step of several runs, given by the rows of their metrics."""
+    figure, axes = _figure("step", "validation loss (nats per token)")
+    for number, (name, rows) in enumerate(runs.items()):
+        points = [(r["step"], r["val_loss"]) for r in rows if "val_loss" in r]
+        if points:
+            label = f"{name}: {points[-1][1]:.3f} at the end"
+            axes.plot(*zip(*points), color=COLOURS[number % len(COLOURS)], marker="o", markersize=4, label=label)
+    axes.set_yscale("log")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
 def draw_scores(runs: Mapping[str, Mapping[str, Any]], path: Path, what: str) -> None:
     """Bars by task, a colour for each run, with two standard errors either way.
 

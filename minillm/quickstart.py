@@ -35,7 +35,14 @@ def settings(run: Path, steps: int) -> TrainConfig:
         sample_every=300,
         save_every=300,
         model=ModelConfig.of_depth(4, context_len=232, tied=False, init_std=0.1),
-        data=DataConfig(source="tales", num_stories=12_000, vocab_size=1536, val_fraction=0.02),
+        data=DataConfig(
+            source="tales",
+            num_stories=12_000,
+            vocab_size=1536,
+            pattern="digits",
+            vocab_conversations=4000,
+            val_fraction=0.02,
+        ),
         optim=OptimConfig(optimizer="muon", learning_rate=2e-3, muon_learning_rate=0.012, warmup_steps=20),
     )
 

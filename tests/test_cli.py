@@ -115,7 +115,13 @@ def test_quickstart_does_not_touch_a_folder_of_other_files(tmp_path, capsys):
 def test_a_model_is_taught_asked_and_compared_with_itself(tmp_path, capsys, monkeypatch):
     model = ["--model.num-layers", "1", "--model.channels", "16", "--model.num-heads", "1"]
     train = ["train", "--run", str(tmp_path / "base"), "--steps", "2", "--batch-size", "2", *model]
-    assert outcome([*train, "--data.num-stories", "60", "--data.vocab-size", "400"], capsys)[0] == 0
+    assert (
+        outcome(
+            [*train, "--data.num-stories", "60", "--data.vocab-size", "800", "--data.vocab-conversations", "200"],
+            capsys,
+        )[0]
+        == 0
+    )
     run, pace = (
         str(tmp_path / "sft"),
         ["--steps", "2", "--batch-size", "2", "--num-conversations", "9", "--num-val", "2"],
