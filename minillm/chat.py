@@ -87,9 +87,10 @@ class Talk:
 def chat(command: Chat, console: Console | None = None) -> None:
     """Read lines, print answers as they come, until /quit or the end of the input."""
     console = console or Console()
-    model, tokenizer = RunFolder(command.run).load_model()
+    folder = RunFolder(command.run)
+    model, tokenizer = folder.load_model()
     sampling = replace(command.sampling, max_tokens=command.sampling.max_tokens or model.config.context_len)
-    talk = Talk(model, ChatTemplate(tokenizer), command.system, sampling)
+    talk = Talk(model, folder.load_template(tokenizer), command.system, sampling)
     console.print(f"{HELP}.", markup=False)
     while True:
         try:

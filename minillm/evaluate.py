@@ -22,7 +22,6 @@ from minillm.evaluation.perplexity import bits_per_byte, perplexity
 from minillm.evaluation.records import read_records, write_records
 from minillm.evaluation.score import Record, compare, mean_of, scores
 from minillm.plotting import draw_scores
-from minillm.tokenizer.chat import ChatTemplate
 from minillm.training.card import write_card
 from minillm.training.folder import RunFolder
 
@@ -96,7 +95,7 @@ def measure(command: Evaluate) -> Sequence[Record]:
     model, tokenizer = RunFolder(command.run).load_model()
     if command.how == "bits-per-byte":
         return bits_per_byte(model, tokenizer, _texts(command), command.stride, command.batch_size)
-    template = ChatTemplate(tokenizer)
+    template = RunFolder(command.run).load_template(tokenizer)
     if command.how == "multiple-choice":
         return multiple_choice(model, template, _choices(command), command.batch_size)
     if command.how == "pass-at-k":

@@ -21,7 +21,6 @@ from minillm.evaluation.exact_match import Answer, exact_match
 from minillm.evaluation.records import read_records, write_records
 from minillm.evaluation.score import compare, scores
 from minillm.plotting import draw_scores, draw_validation
-from minillm.tokenizer.chat import ChatTemplate
 from minillm.training.card import write_card
 from minillm.training.folder import RunFolder
 from minillm.training.stage import module_of
@@ -145,7 +144,7 @@ def _ask(folder: RunFolder, num_asked: int, console: Console) -> Sequence[Answer
             return records
     console.print(f"Asking {num_asked:,} questions that no model has seen.")
     model, tokenizer = folder.load_model()
-    records = exact_match(model, ChatTemplate(tokenizer), questions)
+    records = exact_match(model, folder.load_template(tokenizer), questions)
     write_records(path, records)
     write_card(folder)
     return records

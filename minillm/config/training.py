@@ -184,6 +184,8 @@ class SFTConfig(LoopConfig):
     """Several conversations to a row, none seeing another; else one to a row, and padding."""
     too_long: Literal["error", "truncate", "drop"] = "error"
     """What to do with a conversation that is longer than the context."""
+    chat_template: str = ""
+    """A file with a Jinja2 chat template, by which the model is to read conversations; else the base's, or ChatML."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:

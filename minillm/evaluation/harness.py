@@ -18,7 +18,7 @@ from minillm.evaluation.perplexity import windows
 from minillm.inference.generate import Completion, stream_ids
 from minillm.model.model import Model
 from minillm.tokenizer import Tokenizer
-from minillm.tokenizer.chat import ChatTemplate
+from minillm.tokenizer.chat import CHATML, ChatTemplate
 
 try:
     from lm_eval.api.model import LM
@@ -32,9 +32,11 @@ log = logging.getLogger(__name__)
 class HarnessModel(LM):
     """What lm-eval asks of a model."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, batch_size: int = 16) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, batch_size: int = 16, source: str = CHATML) -> None:
+        """source: the chat template, as `RunFolder.load_template(tokenizer).source`."""
         super().__init__()
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self._source = source
         self._template: ChatTemplate | None = None
 
     @property
@@ -50,7 +52,7 @@ class HarnessModel(LM):
     def template(self) -> ChatTemplate:
         """Made when first needed: a tokenizer without turns can be asked as well."""
         if self._template is None:
-            self._template = ChatTemplate(self.tokenizer)
+            self._template = ChatTemplate(self.tokenizer, self._source)
         return self._template
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:

@@ -22,7 +22,6 @@ from minillm.datasets.sampler import Sampler
 from minillm.model.model import Model
 from minillm.model.run import attend_of
 from minillm.tokenizer import Tokenizer
-from minillm.tokenizer.chat import ChatTemplate
 from minillm.training import sft
 from minillm.training.divergence import Distil
 from minillm.training.folder import PROJECTION, WEIGHTS, RunFolder
@@ -40,7 +39,7 @@ def start(config: DistilConfig) -> Trainer:
     Besides what `sft.start` raises: ValueError if teacher and student have different vocabularies, or the teacher a
     shorter context than the student.
     """
-    return sft.keep(_trainer(config, *sft.begin(config)))
+    return sft.keep(config, _trainer(config, *sft.begin(config)))
 
 
 def resume(folder: RunFolder) -> Trainer:
@@ -58,7 +57,7 @@ def resume(folder: RunFolder) -> Trainer:
 
 def _trainer(config: DistilConfig, folder: RunFolder, student: Model, tokenizer: Tokenizer) -> Trainer:
     distil = Distil(config.divergence, config.tau, config.alpha, config.beta)
-    teacher, template = _teacher(config, student, tokenizer), ChatTemplate(tokenizer)
+    teacher, template = _teacher(config, student, tokenizer), sft.template_for(config, tokenizer)
     if config.hidden_weight:
         student = with_projection(student, teacher.config.channels, config.seed)
     train, val = sft.split(config)

@@ -1,7 +1,7 @@
 """The folder of a run: what is in it, and how a model comes back from it.
 
-README.md  config.json  tokenizer.json  data/  predictions/  answers/  checkpoint.safetensors  metrics.jsonl
-samples.txt  loss.png  gradient.png
+README.md  config.json  tokenizer.json  chat_template.jinja  data/  checkpoint.safetensors  metrics.jsonl  samples.txt
+loss.png  gradient.png
 """
 
 import json
@@ -20,6 +20,7 @@ from minillm.model.model import Model
 from minillm.model.weights import allocate
 from minillm.settings import from_mapping, to_mapping
 from minillm.tokenizer import Tokenizer
+from minillm.tokenizer.chat import ChatTemplate
 
 STAGES = {
     "pretrain": TrainConfig,
@@ -55,6 +56,17 @@ class RunFolder:
     def metrics_file(self) -> Path:
         """One JSON object per line."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def template_file(self) -> Path:
+        """How the model was taught to read conversations, a Jinja2 template; runs that were not have none."""
+        return self.path / "chat_template.jinja"
+
+    def load_template(self, tokenizer: Tokenizer) -> ChatTemplate:
+        """The template that the run was taught with; ChatML if it was not."""
+        if not self.template_file.exists():
+            return ChatTemplate(tokenizer)
+        return ChatTemplate(tokenizer, self.template_file.read_text(encoding="utf-8"))
 
     def check_new(self) -> None:
         """FileExistsError if there is a checkpoint already, which a new run would replace."""

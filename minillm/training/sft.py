@@ -15,6 +15,7 @@ import numpy as np
 
 from minillm import backend, threads
 from minillm.adapt.lora import attach
+from minillm.atomic import write_atomically
 from minillm.config import SFTConfig
 from minillm.datasets.conversations import Conversation, read_conversations
 from minillm.datasets.packing import PackedRows, render_all
@@ -39,7 +40,7 @@ def start(config: SFTConfig) -> Trainer:
 
     FileExistsError, and nothing touched, if there is a checkpoint already.
     """
-    return keep(_trainer(config, *begin(config)))
+    return keep(config, _trainer(config, *begin(config)))
 
 
 def resume(folder: RunFolder) -> Trainer:
@@ -62,10 +63,12 @@ def begin(config: SFTConfig) -> tuple[RunFolder, Model, Tokenizer]:
     return folder, attach(model, config.lora, config.seed) if config.lora.rank else model, tokenizer
 
 
-def keep(trainer: Trainer) -> Trainer:
+def keep(config: SFTConfig, trainer: Trainer) -> Trainer:
     """Write down what a new run is, now that it can go."""
     trainer.tokenizer.save(trainer.folder.tokenizer_file)
-    trainer.folder.write_config(trainer.config)
+    trainer.folder.write_config(config)
+    source = template_for(config, trainer.tokenizer).source
+    write_atomically(trainer.folder.template_file, source.encode())
     return trainer
 
 
@@ -77,8 +80,16 @@ def reopen(folder: RunFolder, config: SFTConfig) -> tuple[Model, Tokenizer, dict
     return model, Tokenizer.load(folder.tokenizer_file), arrays, meta
 
 
+def template_for(config: SFTConfig, tokenizer: Tokenizer) -> ChatTemplate:
+    """The template of the run itself, if it has begun; else that of the settings; else that of the base."""
+    folder = RunFolder(config.run)
+    if folder.template_file.exists() or not config.chat_template:
+        return (folder if folder.template_file.exists() else RunFolder(config.base)).load_template(tokenizer)
+    return ChatTemplate(tokenizer, Path(config.chat_template).read_text(encoding="utf-8"))
+
+
 def _trainer(config: SFTConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer) -> Trainer:
-    rows, judge = lessons(config, model, ChatTemplate(tokenizer), *split(config))
+    rows, judge = lessons(config, model, template_for(config, tokenizer), *split(config))
     sampler = Sampler(rows, config.batch_size, config.seed)
     return Trainer(config, folder, model, tokenizer, sampler, judge)
 

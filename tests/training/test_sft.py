@@ -190,3 +190,22 @@ def test_a_talk_goes_on_is_saved_and_loaded_and_forgotten(answering, tmp_path):
         list(t.ask("red " * 99))
     assert t.messages == []
     assert "/reset" in t.command("/help")
+
+
+def test_a_run_keeps_its_template_and_passes_it_on(config, tmp_path):
+    (tmp_path / "own.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+                                        "{% if add_generation_prompt %}assistant: {% endif %}")  # fmt: skip
+    first = replace(config, steps=2, chat_template=str(tmp_path / "own.jinja"))
+    assert sft.start(first).run([""], show=False)
+    (tmp_path / "own.jinja").unlink()
+    sft.resume(RunFolder(first.run))
+    second = replace(config, run=tmp_path / "second", base=first.run, steps=2)
+    assert sft.start(second).run([""], show=False)
+    for run in (first.run, second.run):
+        _, tokenizer = RunFolder(run).load_model()
+        assert RunFolder(run).load_template(tokenizer).source.endswith("assistant: {% endif %}")
+
+
+def test_a_run_without_a_template_speaks_chatml(base):
+    _, tokenizer = RunFolder(base).load_model()
+    assert RunFolder(base).load_template(tokenizer).source == ChatTemplate(tokenizer).source
