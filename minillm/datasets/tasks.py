@@ -141,6 +141,16 @@ def _items(generator: np.random.Generator, items: Sequence[str]) -> list[str]:
     return _some(generator, items, int(generator.integers(2, MOST_ITEMS + 1)))
 
 
+def look_up(generator: np.random.Generator) -> Question:
+    """What stood beside a name, for several names: nothing but finding an earlier token and what followed it."""
+    num = int(generator.integers(2, MOST_ITEMS + 1))
+    names = [row["name"] for row in _some(generator, words("children"), num)]
+    lines = [f"{name} {row['name']}" for name, row in zip(names, _some(generator, words("colours"), num))]
+    asked = _some(generator, range(num), int(generator.integers(1, num + 1)))
+    prompt = "\n".join([*lines, f"Look up: {' '.join(names[i] for i in asked)}"])
+    return Question("look up", prompt, prompt, "\n".join(lines[i] for i in asked))
+
+
 def copy_words(generator: np.random.Generator) -> Question:
     """Say the same again."""
     said = " ".join(_items(generator, [row["name"] for row in (*words("colours"), *words("natures"))]))
@@ -203,4 +213,4 @@ def fill_a_form(generator: np.random.Generator) -> Question:
     return Question("form", prompt, prompt, f"name: {child}; toy: {colour} {toy}; place: {place['name']}")
 
 
-LISTS = (copy_words, reverse, sort, count, count_step_by_step, add, add_step_by_step, fill_a_form)
+LISTS = (look_up, copy_words, reverse, sort, count, count_step_by_step, add, add_step_by_step, fill_a_form)
