@@ -124,8 +124,15 @@ class LoopConfig:
 class TrainConfig(LoopConfig):
     """A pretraining run: everything that decides what comes out."""
 
+    list_steps: int = 0
+    """Steps at the beginning that read lists and questions about them instead of the text: a model learns in a few
+    hundred of them to look up what stood beside a word, and otherwise may not for a long time."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("train.list_steps", self.list_steps, 0)
 
 
 LORA_TARGETS = {

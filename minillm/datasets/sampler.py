@@ -140,6 +140,40 @@ class Sampler:
         return taken
 
 
+class Stream(Protocol):
+    """What training reads: batch after batch, to be left and gone on with at any place."""
+
+    def next(self) -> Any:
+        """The next batch."""
+
+    def state(self) -> dict[str, int]:
+        """Where it stands, as plain integers."""
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go on from a `state()` of the same stream."""
+
+
+class InTurn:
+    """A stream that reads one sampler's rows once, and then another's for ever."""
+
+    def __init__(self, first: Sampler, then: Sampler) -> None:
+        self.parts = {"first ": first, "then ": then}
+
+    def next(self) -> Any:
+        """The next batch."""
+        first, then = self.parts.values()
+        return (then if first.epoch else first).next()
+
+    def state(self) -> dict[str, int]:
+        """Where both stand."""
+        return {part + name: n for part, sampler in self.parts.items() for name, n in sampler.state().items()}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go on from a `state()` of the same two."""
+        for part, sampler in self.parts.items():
+            sampler.restore({name.removeprefix(part): n for name, n in state.items() if name.startswith(part)})
+
+
 class ValidationSet(NamedTuple):
     """What a validation scores: so many documents from the first, and their sums (nats: None where not known)."""
 

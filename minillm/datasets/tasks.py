@@ -142,12 +142,13 @@ def _items(generator: np.random.Generator, items: Sequence[str]) -> list[str]:
 
 
 def look_up(generator: np.random.Generator) -> Question:
-    """What stood beside a name, for several names: nothing but finding an earlier token and what followed it."""
+    """Lines of which a name or a colour is given: nothing but finding an earlier token, and what stands beside it."""
     num = int(generator.integers(2, MOST_ITEMS + 1))
     names = [row["name"] for row in _some(generator, words("children"), num)]
     lines = [f"{name} {row['name']}" for name, row in zip(names, _some(generator, words("colours"), num))]
     asked = _some(generator, range(num), int(generator.integers(1, num + 1)))
-    prompt = "\n".join([*lines, f"Look up: {' '.join(names[i] for i in asked)}"])
+    given = [lines[i].split()[int(generator.integers(2))] for i in asked]
+    prompt = "\n".join([*lines, f"Look up: {' '.join(given)}"])
     return Question("look up", prompt, prompt, "\n".join(lines[i] for i in asked))
 
 

@@ -37,6 +37,6 @@ class Model:
                           attend: Attend | None = None) -> tuple[Any, Any]:  # fmt: skip
         """As `logits`, and what the last block leaves, before the final norm: (B, T, C)."""
         positions = positions_of(*ids.shape) if positions is None else positions
-        run = run_of(self.config, self.ops, positions, attend, self.weights.vector.dtype)
+        run = run_of(self.config, self.ops, positions, attend, self.weights.vector.dtype, keep_hidden=True)
         logits, saved = transformer_forward(ids, self.tree, run)
         return logits, saved.hidden

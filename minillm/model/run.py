@@ -90,6 +90,7 @@ class Run:
     reduce: Callable[[Any], Any] = identity  # sums partial results over tensor-parallel ranks
     dropout: Dropout | None = None
     recompute: bool = False
+    keep_hidden: bool = False  # for an objective that looks at what the last block leaves
 
 
 def run_of(config: ModelConfig, ops: Any, positions: np.ndarray, attend: Attend | None = None,

@@ -22,7 +22,7 @@ class EmbedSaved(NamedTuple):
 
 
 class TransformerSaved(NamedTuple):
-    """What the three parts saved, and the hidden state between the last two: (B, T, C)."""
+    """What the three parts saved; the hidden state between the last two, (B, T, C), only where the run keeps it."""
 
     embed: EmbedSaved
     blocks: list
@@ -100,7 +100,7 @@ def transformer_forward(ids, w, run):
     x, embed = embed_forward(ids, w, run)
     x, blocks = trunk_forward(x, w.blocks, run)
     logits, unembed = unembed_forward(x, w, run)
-    return logits, TransformerSaved(embed, blocks, unembed, x)
+    return logits, TransformerSaved(embed, blocks, unembed, x if run.keep_hidden else None)
 
 
 def transformer_backward(dlogits, saved, grads, run, on_block: Callable[[int], None] = no_callback, dhidden=None):

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from minillm import threads
 from minillm.config import LoopConfig
-from minillm.datasets.sampler import Sampler
+from minillm.datasets.sampler import Stream
 from minillm.model.model import Model
 from minillm.optim.optimizer import Optimizer
 from minillm.plotting import draw_gradient_norm, draw_loss
@@ -44,7 +44,7 @@ class Judge(Protocol):
 class Trainer:
     """A run in progress: model, optimizer, sampler and the step they are at."""
 
-    def __init__(self, config: LoopConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, sampler: Sampler,
+    def __init__(self, config: LoopConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, sampler: Stream,
                  judge: Judge, objective: Callable | Deep = next_token) -> None:  # fmt: skip
         self.config, self.folder, self.model, self.tokenizer = config, folder, model, tokenizer
         self.sampler, self.judge, self.objective = sampler, judge, objective

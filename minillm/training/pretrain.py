@@ -8,7 +8,8 @@ from typing import Any
 from minillm import backend, threads
 from minillm.config import DataConfig, SamplingConfig, TrainConfig
 from minillm.datasets.corpus import Corpus, Split, prepare
-from minillm.datasets.sampler import Sampler, Windows
+from minillm.datasets.lists import ListRows
+from minillm.datasets.sampler import InTurn, Sampler, Stream, Windows
 from minillm.datasets.source import documents
 from minillm.datasets.tasks import conversation
 from minillm.evaluation.likelihood import likelihood
@@ -70,8 +71,13 @@ def resume(folder: RunFolder) -> Trainer:
 
 
 def _trainer(config: TrainConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, corpus: Corpus) -> Trainer:
-    sampler = Sampler(Windows(corpus.train, config.model.context_len), config.batch_size, config.seed)
-    return Trainer(config, folder, model, tokenizer, sampler, TextJudge(tokenizer, corpus.val, config.micro_batch_size))
+    T, B = config.model.context_len, config.batch_size
+    text = Sampler(Windows(corpus.train, T), B, config.seed)
+    stream: Stream = text
+    if config.list_steps:
+        lists = ListRows(tokenizer, T, config.list_steps * B, config.seed)
+        stream = InTurn(Sampler(lists, B, config.seed), text)
+    return Trainer(config, folder, model, tokenizer, stream, TextJudge(tokenizer, corpus.val, config.micro_batch_size))
 
 
 @dataclass(frozen=True)

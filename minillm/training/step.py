@@ -52,6 +52,7 @@ def _gradient(model: Model, weights: Tree, batch: Any, objective: Callable | Dee
     """The loss of one micro-batch, whose gradient is added into `grads`."""
     positions = positions_of(*batch.ids.shape) if batch.positions is None else batch.positions
     attend = attend_of(model.ops, batch.segments)
+    options["keep_hidden"] = isinstance(objective, Deep)
     run = run_of(model.config, model.ops, positions, attend, grads.vector.dtype, **options)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows shows in its gradient's norm
         logits, saved = transformer_forward(batch.ids, weights, run)

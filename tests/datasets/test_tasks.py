@@ -34,8 +34,8 @@ def right_answer(prompt, story):
         case "Add":
             return str(sum(map(int, rest.split(" + "))))
     if kind.endswith("Look up"):
-        colours = dict(line.split() for line in kind.split("\n")[:-1])
-        return "\n".join(f"{name} {colours[name]}" for name in rest.split())
+        lines = kind.split("\n")[:-1]
+        return "\n".join(next(line for line in lines if given in line.split()) for given in rest.split())
     if kind.startswith("Count step"):
         letter, letters = kind.split()[4], rest.split()
         so_far = [f"{a} {letters[: i + 1].count(letter)}" for i, a in enumerate(letters)]
