@@ -27,6 +27,7 @@ HOW_OFTEN = {"who": 3, "where": 3, "what": 3, "why": 1.5, "unknown": 1}  # were 
 # `where`, a model would for long learn nothing but to refuse
 MOST_CHILDREN, MOST_QUESTIONS = 3, 4
 MOST_ITEMS = 6  # of a list; the difficulty is how many there are
+NUMBERS = ("first", "second", "third", "fourth", "fifth", "sixth")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -111,7 +112,12 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
     for child, doing, game in zip(children, doings, games):
         facts += [f"{child} {done}." for done in generator.permutation([doing, game])]
         possible += [  # answers are whole sentences: to say the name first is a way to find what was said of it
-            ("who", f"Who {game}?", f"{child} {game}.", [f"{other} {game}." for other in children]),
+            (
+                "who",
+                f"Who {game}?",
+                f"The one who {game} was {child}.",
+                [f"The one who {game} was {other}." for other in children],
+            ),
             ("where", f"Where was {child}?", f"{child} {doing}.", [f"{child} {other}." for other in doings]),
             ("what", f"What did {child} play with?", f"{child} {game}.", [f"{child} {other}." for other in games]),
         ]
@@ -142,14 +148,15 @@ def _items(generator: np.random.Generator, items: Sequence[str]) -> list[str]:
 
 
 def look_up(generator: np.random.Generator) -> Question:
-    """Lines of which a name or a colour is given: nothing but finding an earlier token, and what stands beside it."""
+    """Names with colours, of which one is given: nothing but finding an earlier token, and what stands beside it."""
     num = int(generator.integers(2, MOST_ITEMS + 1))
     names = [row["name"] for row in _some(generator, words("children"), num)]
-    lines = [f"{name} {row['name']}" for name, row in zip(names, _some(generator, words("colours"), num))]
-    asked = _some(generator, range(num), int(generator.integers(1, num + 1)))
-    given = [lines[i].split()[int(generator.integers(2))] for i in asked]
-    prompt = "\n".join([*lines, f"Look up: {' '.join(given)}"])
-    return Question("look up", prompt, prompt, "\n".join(lines[i] for i in asked))
+    pairs = list(zip(names, (row["name"] for row in _some(generator, words("colours"), num))))
+    some = _some(generator, pairs, int(generator.integers(1, num + 1)))
+    asked = [pair[:: int(generator.choice([1, -1]))] for pair in some]
+    lines, answers = ("\n".join(f"- {a} {b}" for a, b in rows) for rows in (pairs, asked))
+    prompt = f"{lines}\nLook up: {' '.join(given for given, _ in asked)}"
+    return Question("look up", prompt, prompt, answers)
 
 
 def copy_words(generator: np.random.Generator) -> Question:
@@ -178,11 +185,12 @@ def count(generator: np.random.Generator) -> Question:
 
 
 def count_step_by_step(generator: np.random.Generator) -> Question:
-    """Likewise with its working: each letter, and the count so far."""
+    """Likewise with its working: each letter and the count so far, numbered, so as not to lose one's place."""
     letter, items = _letters(generator)
-    said, working = " ".join(items), ", ".join(f"{item} {items[: i + 1].count(letter)}" for i, item in enumerate(items))
-    prompt, answer = f"Count step by step {letter} in: {said}", f"{working}; {items.count(letter)}"
-    return Question("count step by step", f"steps {letter} {said}", prompt, answer)
+    numbered = [f"{number} {item}" for number, item in zip(NUMBERS, items)]
+    working = ", ".join(f"{line} {items[: i + 1].count(letter)}" for i, line in enumerate(numbered))
+    prompt = f"Count step by step {letter} in: {', '.join(numbered)}"
+    return Question("count step by step", f"steps {letter} {items}", prompt, f"{working}; {items.count(letter)}")
 
 
 def _letters(generator: np.random.Generator) -> tuple[str, list[str]]:

@@ -34,11 +34,13 @@ def right_answer(prompt, story):
         case "Add":
             return str(sum(map(int, rest.split(" + "))))
     if kind.endswith("Look up"):
-        lines = kind.split("\n")[:-1]
-        return "\n".join(next(line for line in lines if given in line.split()) for given in rest.split())
+        pairs = [line.split()[1:] for line in kind.split("\n")[:-1]]
+        beside = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
+        return "\n".join(f"- {given} {beside[given]}" for given in rest.split())
     if kind.startswith("Count step"):
-        letter, letters = kind.split()[4], rest.split()
-        so_far = [f"{a} {letters[: i + 1].count(letter)}" for i, a in enumerate(letters)]
+        letter, lines = kind.split()[4], rest.split(", ")
+        letters = [line.split()[1] for line in lines]
+        so_far = [f"{line} {letters[: i + 1].count(letter)}" for i, line in enumerate(lines)]
         return f"{', '.join(so_far)}; {letters.count(letter)}"
     if kind.startswith("Count"):
         return str(rest.split().count(kind[6]))
@@ -46,7 +48,8 @@ def right_answer(prompt, story):
         done = [fact for fact in story if fact.startswith(f"{found[1]} ") and fact.split()[1] in PLACES]
         return done[0] if done else SILENT
     if found := re.search(r"Who (.*)\?$", prompt):
-        return next(fact for fact in story if fact.endswith(f" {found[1]}."))
+        done = next(fact for fact in story if fact.endswith(f" {found[1]}."))
+        return f"The one who {found[1]} was {done.split()[0]}."
     return None
 
 
