@@ -125,8 +125,8 @@ class TrainConfig(LoopConfig):
     """A pretraining run: everything that decides what comes out."""
 
     list_steps: int = 0
-    """Steps at the beginning that read lists and questions about them instead of the text: a model learns in a few
-    hundred of them to look up what stood beside a word, and otherwise may not for a long time."""
+    """Steps at the beginning that read lists of pairs instead of the text: a model learns in a few hundred of them to
+    tell what stood beside a token, and otherwise may not for a long time."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
 

@@ -12,7 +12,8 @@ from minillm.ops.cross_entropy import IGNORE
 from minillm.tokenizer import Tokenizer
 from minillm.training import pretrain
 
-LETTERS = Tokenizer.train(["abc"], 257)
+LETTERS = Tokenizer.train(["abc"], 257, special=("<|endoftext|>",))
+NEWLINE = LETTERS.encode("\n")[0]
 
 
 @pytest.fixture
@@ -20,26 +21,31 @@ def rows():
     return ListRows(LETTERS, T=300, num=4, seed=3)
 
 
-def texts(row):
-    """Each list of a row: (all that was read, all that is to be said)."""
+def lists(row):
+    """Each list of a row: what was read, and what is to be said at each place (IGNORE: nothing)."""
     for segment in range(row.segments.max() + 1):
-        ids, targets = row.ids[row.segments == segment], row.targets[row.segments == segment]
-        said = targets[targets != IGNORE]
-        assert said[-1] == LETTERS.eot
-        yield LETTERS.decode(ids[1:].tolist()), LETTERS.decode(said[:-1].tolist())
+        inside = row.segments == segment
+        yield row.ids[inside], row.targets[inside]
 
 
-def test_what_is_asked_is_not_taught_and_the_answer_is_each_line_that_holds_what_was_given(rows):
-    num_lists = 0
+def test_what_is_asked_is_the_other_token_of_a_pair_shown_before(rows):
+    ways, sizes = set(), set()
     for number in range(len(rows)):
-        for read, said in texts(rows[number]):
-            assert read.endswith(said)
-            lines, asked = read.removesuffix("\n" + said).split("\nLook up: ")
-            pairs = [line.split()[1:] for line in lines.split("\n")]
-            beside = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
-            assert said == "\n".join(f"- {given} {beside[given]}" for given in asked.split())
-            num_lists += 1
-    assert num_lists > len(rows)  # several to a row
+        for ids, targets in lists(rows[number]):
+            half = len(ids) // 2
+            lines = [tuple(line) for line in ids[1 : half + 1].reshape(-1, 3)]
+            assert ids[0] == LETTERS.eot
+            assert {line[2] for line in lines} == {ids[half + 1]} == {NEWLINE}
+            beside = {a: b for pair in lines for a, b in (pair[:2], pair[1::-1])}
+            assert len(beside) == 2 * len(lines)
+            asked = np.flatnonzero(targets != IGNORE)
+            assert asked.tolist() == list(range(half + 2, len(ids), 3))
+            assert [beside[i] for i in ids[asked]] == targets[asked].tolist()
+            assert {frozenset(pair) for pair in zip(ids[asked], targets[asked])} == {frozenset(a[:2]) for a in lines}
+            ways |= {int(ids[t]) in {a[0] for a in lines} for t in asked}
+            sizes.add(len(lines))
+    assert ways == {True, False}  # the first of a pair, and the second
+    assert sizes == {2, 3, 4, 5, 6}
 
 
 def test_a_row_depends_on_its_number_and_the_seed_and_on_nothing_drawn_before(rows):
@@ -50,8 +56,9 @@ def test_a_row_depends_on_its_number_and_the_seed_and_on_nothing_drawn_before(ro
 
 
 def test_a_context_too_short_for_a_list_says_what_to_change():
-    with pytest.raises(ValueError, match=r"tokens does not fit in a context of 10; train without list_steps"):
-        ListRows(LETTERS, 10, 1, 0)[0]
+    with pytest.raises(ValueError, match="up to 37 tokens: a context of 36 is too short; train without list_steps"):
+        ListRows(LETTERS, 36, 1, 0)
+    assert len(ListRows(LETTERS, 37, 1, 0)[0].ids) == 37
 
 
 def in_turn(B=2):
@@ -91,7 +98,7 @@ def config(tmp_path):
         micro_batch_size=2,
         eval_every=0,
         sample_every=0,
-        model=ModelConfig(vocab_size=280, context_len=160, num_layers=1, num_heads=1, channels=8, dropout=0.1),
+        model=ModelConfig(vocab_size=280, context_len=40, num_layers=1, num_heads=1, channels=8, dropout=0.1),
         data=DataConfig(source=str(tmp_path / "text.txt"), vocab_size=280),
         optim=OptimConfig(warmup_steps=2, learning_rate=1e-2),
     )
