@@ -125,14 +125,16 @@ class TrainConfig(LoopConfig):
     """A pretraining run: everything that decides what comes out."""
 
     list_steps: int = 0
-    """Steps at the beginning that read lists of pairs instead of the text: a model learns in a few hundred of them to
-    tell what stood beside a token, and otherwise may not for a long time."""
+    """Steps at the beginning that read lists of pairs instead of the text; later batches keep one row of them.  A model
+    learns in a few hundred of them to tell what stood beside a token, and otherwise may not for a long time."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least("train.list_steps", self.list_steps, 0)
+        if self.list_steps and self.batch_size == 1:
+            raise ValueError("a batch with a row of lists and one of text has at least 2 rows: train.batch_size is 1")
 
 
 LORA_TARGETS = {

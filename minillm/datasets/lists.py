@@ -22,8 +22,8 @@ class ListRows:
     ValueError if a list may be longer than T tokens.
     """
 
-    def __init__(self, tokenizer: Tokenizer, T: int, num: int, seed: int) -> None:
-        self.T, self.num, self.seed = T, num, seed
+    def __init__(self, tokenizer: Tokenizer, T: int, num: int, seed: int, begin: int = 0) -> None:
+        self.T, self.num, self.seed, self.begin = T, num, seed, begin
         self.eot, self.newline = tokenizer.eot, tokenizer.encode("\n")[0]
         aside = {self.newline, *tokenizer.special.values()}
         self.words = np.array([i for i in range(tokenizer.vocab_size) if i not in aside])
@@ -37,8 +37,8 @@ class ListRows:
         return self.num
 
     def __getitem__(self, number: int) -> Batch:
-        """Row `number`; it depends on nothing but that and the seed."""
-        generator = np.random.Generator(np.random.Philox(key=[self.seed, number]))
+        """Row `number`, counted from `begin`; it depends on nothing but that and the seed."""
+        generator = np.random.Generator(np.random.Philox(key=[self.seed, self.begin + number]))
         lists: list[Rendered] = []
         made, room = self._list(generator), self.T
         while (length := len(made.ids) - 1) <= room:

@@ -153,16 +153,11 @@ class Stream(Protocol):
         """Go on from a `state()` of the same stream."""
 
 
-class InTurn:
-    """A stream that reads one sampler's rows once, and then another's for ever."""
+class Several:
+    """Samplers as one stream.  InTurn and Together say in which way."""
 
-    def __init__(self, first: Sampler, then: Sampler) -> None:
+    def __init__(self, first: Any, then: Any) -> None:
         self.parts = {"first ": first, "then ": then}
-
-    def next(self) -> Any:
-        """The next batch."""
-        first, then = self.parts.values()
-        return (then if first.epoch else first).next()
 
     def state(self) -> dict[str, int]:
         """Where both stand."""
@@ -172,6 +167,31 @@ class InTurn:
         """Go on from a `state()` of the same two."""
         for part, sampler in self.parts.items():
             sampler.restore({name.removeprefix(part): n for name, n in state.items() if name.startswith(part)})
+
+
+class InTurn(Several):
+    """The first one's rows once, and then the other for ever."""
+
+    def next(self) -> Any:
+        """The next batch."""
+        first, then = self.parts.values()
+        return (then if first.epoch else first).next()
+
+
+class Together(Several):
+    """Rows of both in each batch; those that are one text become one segment."""
+
+    def next(self) -> Any:
+        """The next batch."""
+        both = [_segmented(sampler.next()) for sampler in self.parts.values()]
+        return Batch(*(np.concatenate(arrays) for arrays in zip(*both)))
+
+
+def _segmented(batch: Batch) -> Batch:
+    if batch.segments is not None:
+        return batch
+    positions = np.broadcast_to(np.arange(batch.ids.shape[1]), batch.ids.shape)
+    return batch._replace(positions=positions, segments=np.zeros_like(batch.ids))
 
 
 class ValidationSet(NamedTuple):

@@ -9,7 +9,7 @@ from minillm import backend, threads
 from minillm.config import DataConfig, SamplingConfig, TrainConfig
 from minillm.datasets.corpus import Corpus, Split, prepare
 from minillm.datasets.lists import ListRows
-from minillm.datasets.sampler import InTurn, Sampler, Stream, Windows
+from minillm.datasets.sampler import InTurn, Sampler, Stream, Together, Windows
 from minillm.datasets.source import documents
 from minillm.datasets.tasks import conversation
 from minillm.evaluation.likelihood import likelihood
@@ -72,12 +72,21 @@ def resume(folder: RunFolder) -> Trainer:
 
 def _trainer(config: TrainConfig, folder: RunFolder, model: Model, tokenizer: Tokenizer, corpus: Corpus) -> Trainer:
     T, B = config.model.context_len, config.batch_size
-    text = Sampler(Windows(corpus.train, T), B, config.seed)
-    stream: Stream = text
+    stream: Stream = Sampler(Windows(corpus.train, T), B, config.seed)
     if config.list_steps:
-        lists = ListRows(tokenizer, T, config.list_steps * B, config.seed)
-        stream = InTurn(Sampler(lists, B, config.seed), text)
+        stream = _with_lists(config, tokenizer, Windows(corpus.train, T))
     return Trainer(config, folder, model, tokenizer, stream, TextJudge(tokenizer, corpus.val, config.micro_batch_size))
+
+
+def _with_lists(config: TrainConfig, tokenizer: Tokenizer, text: Windows) -> Stream:
+    """At first nothing but lists, and later one row of them in each batch: what is not asked for is forgotten."""
+    B, first = config.batch_size, config.list_steps * config.batch_size
+
+    def lists(num: int, B: int, begin: int = 0) -> Sampler:
+        return Sampler(ListRows(tokenizer, text.T, num, config.seed, begin), B, config.seed)
+
+    later = Together(lists(config.steps, 1, first), Sampler(text, B - 1, config.seed))
+    return InTurn(lists(first, B), later)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from minillm.config import DataConfig, ModelConfig, OptimConfig, TrainConfig
+from minillm.datasets.corpus import Split, Tokens
 from minillm.datasets.lists import ListRows
-from minillm.datasets.sampler import InTurn, Sampler
+from minillm.datasets.sampler import InTurn, Sampler, Together, Windows
 from minillm.ops.cross_entropy import IGNORE
 from minillm.tokenizer import Tokenizer
 from minillm.training import pretrain
@@ -50,6 +51,7 @@ def test_what_is_asked_is_the_other_token_of_a_pair_shown_before(rows):
 
 def test_a_row_depends_on_its_number_and_the_seed_and_on_nothing_drawn_before(rows):
     later = rows[2]
+    assert np.array_equal(ListRows(LETTERS, 300, 4, 3, begin=2)[0].ids, later.ids)
     assert all(np.array_equal(a, b) for a, b in zip(ListRows(LETTERS, 300, 4, 3)[2], later))
     assert not np.array_equal(rows[1].ids, later.ids)
     assert not np.array_equal(ListRows(LETTERS, 300, 4, 4)[2].ids, later.ids)
@@ -82,6 +84,15 @@ def test_a_restored_stream_goes_on_as_if_never_left(drawn):
         assert np.array_equal(stream.next().ids, other.next().ids)
 
 
+def test_rows_of_two_kinds_make_one_batch_of_which_text_is_one_segment():
+    split = Split(Tokens([np.arange(400, dtype=np.uint16)]), np.array([0]), np.array([1]), None)
+    text = Windows(split, 300)
+    batch = Together(Sampler(ListRows(LETTERS, 300, 6, 3), 1, 0), Sampler(text, 2, 0)).next()
+    assert (batch.segments[0].max() > 0, batch.segments[1:].any()) == (True, False)
+    assert np.array_equal(batch.positions[1:], np.arange(300) * np.ones((2, 1)))
+    assert np.array_equal(batch.targets[1:], batch.ids[1:] + 1)
+
+
 def test_the_state_of_a_stream_without_lists_is_refused():
     with pytest.raises(ValueError, match="a sampler's state has the keys"):
         in_turn().restore(Sampler(ListRows(LETTERS, 300, 6, 3), 2, 0).state())
@@ -98,7 +109,7 @@ def config(tmp_path):
         micro_batch_size=2,
         eval_every=0,
         sample_every=0,
-        model=ModelConfig(vocab_size=280, context_len=40, num_layers=1, num_heads=1, channels=8, dropout=0.1),
+        model=ModelConfig(vocab_size=280, context_len=90, num_layers=1, num_heads=1, channels=8, dropout=0.1),
         data=DataConfig(source=str(tmp_path / "text.txt"), vocab_size=280),
         optim=OptimConfig(warmup_steps=2, learning_rate=1e-2),
     )
@@ -109,12 +120,14 @@ def test_pretraining_stopped_among_the_lists_or_after_them_ends_with_the_same_by
     resumes_exactly(pretrain, config, steps)
 
 
-def test_pretraining_reads_so_many_steps_of_lists_and_then_the_text(config):
+def test_pretraining_reads_lists_alone_for_so_many_steps_and_a_row_of_them_later(config):
     stream = pretrain.start(config).sampler
-    kinds = [stream.next().segments is not None for _ in range(config.steps)]
-    assert kinds == [True, True, False, False, False]
+    num_lists = [sum(row.max() > 0 for row in stream.next().segments) for _ in range(config.steps)]
+    assert num_lists == [3, 3, 1, 1, 1]  # rows of a batch that hold more than one text
 
 
 def test_a_negative_number_of_list_steps_is_refused(config):
     with pytest.raises(ValueError, match=r"train\.list_steps must be an integer of at least 0"):
         replace(config, list_steps=-1)
+    with pytest.raises(ValueError, match="a batch with a row of lists and one of text has at least 2 rows"):
+        replace(config, batch_size=1)
