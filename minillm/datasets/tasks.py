@@ -28,6 +28,7 @@ HOW_OFTEN = {"who": 3, "where": 3, "what": 3, "why": 1.5, "unknown": 1}  # were 
 MOST_CHILDREN, MOST_QUESTIONS = 3, 4
 MOST_ITEMS = 6  # of a list; the difficulty is how many there are
 NUMBERS = ("first", "second", "third", "fourth", "fifth", "sixth")
+VOWELS = "aeiou"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -105,19 +106,16 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
     """
     num = int(generator.integers(1, MOST_CHILDREN + 1))
     *children, stranger = [row["name"] for row in _some(generator, words("children"), num + 1)]
-    activities, toys = (_some(generator, words(name, "questions"), num) for name in ("activities", "toys"))
+    lists = ("activities", "toys", "clothes")
+    activities, toys, clothes = (_some(generator, words(name, "questions"), num) for name in lists)
     facts, possible = [], []
     doings = [f"{row['did']} {row['where']}" for row in activities]
     games = [f"{row['did']} a {row['toy']}" for row in toys]
-    for child, doing, game in zip(children, doings, games):
-        facts += [f"{child} {done}." for done in generator.permutation([doing, game])]
-        possible += [  # answers are whole sentences: to say the name first is a way to find what was said of it
-            (
-                "who",
-                f"Who {game}?",
-                f"The one who {game} was {child}.",
-                [f"The one who {game} was {other}." for other in children],
-            ),
+    for child, doing, game, worn in zip(children, doings, games, [row["name"] for row in clothes]):
+        colour = _some(generator, words("colours"), 1)[0]["name"]
+        facts += generator.permutation([f"{child} {doing}.", f"{child} {game}.", _wore(worn, child, colour)]).tolist()
+        possible += [  # answers are whole sentences: to say what was asked of is a way to find what was said of it
+            ("who", f"Who wore the {worn}?", _wore(worn, child, colour), [_wore(worn, c, colour) for c in children]),
             ("where", f"Where was {child}?", f"{child} {doing}.", [f"{child} {other}." for other in doings]),
             ("what", f"What did {child} play with?", f"{child} {game}.", [f"{child} {other}." for other in games]),
         ]
@@ -137,6 +135,10 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
         Question(f"story: {task}", key, prompt, answer, tuple(a for a in answers if a != answer))
         for (task, _, answer, answers), prompt in zip(taken, prompts)
     ]
+
+
+def _wore(worn: str, child: str, colour: str) -> str:
+    return f"The {worn} {child} wore was {colour}."
 
 
 def _article(noun: str) -> str:
@@ -178,30 +180,30 @@ def sort(generator: np.random.Generator) -> Question:
 
 
 def count(generator: np.random.Generator) -> Question:
-    """How often a letter occurs among others, at a glance."""
-    letter, items = _letters(generator)
-    said = " ".join(items)
-    return Question("count", f"count {letter} {said}", f"Count {letter} in: {said}", str(items.count(letter)))
+    """How many of some letters are vowels, at a glance."""
+    said = " ".join(_letters(generator))
+    return Question("count", f"count {said}", f"Count vowels in: {said}", str(sum(map(VOWELS.count, said.split()))))
 
 
 def count_step_by_step(generator: np.random.Generator) -> Question:
     """Likewise with its working: each letter and the count so far, numbered, so as not to lose one's place."""
-    letter, items = _letters(generator)
+    items = _letters(generator)
     numbered = [f"{number} {item}" for number, item in zip(NUMBERS, items)]
-    working = ", ".join(f"{line} {items[: i + 1].count(letter)}" for i, line in enumerate(numbered))
-    prompt = f"Count step by step {letter} in: {', '.join(numbered)}"
-    return Question("count step by step", f"steps {letter} {items}", prompt, f"{working}; {items.count(letter)}")
+    so_far = np.cumsum([VOWELS.count(item) for item in items])
+    working = ", ".join(f"{line} {number}" for line, number in zip(numbered, so_far))
+    prompt = f"Count step by step vowels in: {', '.join(numbered)}"
+    return Question("count step by step", f"steps {items}", prompt, f"{working}; {so_far[-1]}")
 
 
-def _letters(generator: np.random.Generator) -> tuple[str, list[str]]:
-    """A letter to be counted, and letters of which each is that one or another."""
-    letters = _some(generator, LETTERS, 2)
-    return letters[0], generator.choice(letters, int(generator.integers(2, MOST_ITEMS + 1))).tolist()
+def _letters(generator: np.random.Generator) -> list[str]:
+    """Letters, about half of them vowels."""
+    num = int(generator.integers(2, MOST_ITEMS + 1))
+    return [str(generator.choice(list(VOWELS if generator.random() < 0.5 else LETTERS))) for _ in range(num)]
 
 
 def add(generator: np.random.Generator) -> Question:
     """A sum, from memory."""
-    a, b = (int(n) for n in generator.integers(0, 50, 2))
+    a, b = (int(n) for n in generator.integers(0, 30, 2))
     return Question("add", f"{a} + {b}", f"Add: {a} + {b}", str(a + b))
 
 
