@@ -17,6 +17,7 @@ from minillm.cpu.embedding import embedding_backward, embedding_forward
 from minillm.cpu.gelu import gelu_erf_backward, gelu_erf_forward, gelu_tanh_backward, gelu_tanh_forward
 from minillm.cpu.layer_norm import layer_norm_backward, layer_norm_forward
 from minillm.cpu.linear import linear_backward, linear_backward_input, linear_forward
+from minillm.cpu.quantized import integer_linear, quantized_linear
 from minillm.cpu.rms_norm import rms_norm_backward, rms_norm_forward
 from minillm.cpu.rope import rope_backward, rope_forward
 from minillm.cpu.softmax import log_softmax_backward, log_softmax_forward, softmax_backward, softmax_forward
