@@ -113,9 +113,10 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
     games = [f"{row['did']} a {row['toy']}" for row in toys]
     for child, doing, game, worn in zip(children, doings, games, [row["name"] for row in clothes]):
         colour = _some(generator, words("colours"), 1)[0]["name"]
-        facts += generator.permutation([f"{child} {doing}.", f"{child} {game}.", _wore(worn, child, colour)]).tolist()
+        told = [f"{child} {doing}.", f"{child} {game}.", f"The {worn} {child} wore was {colour}."]
+        facts += generator.permutation(told).tolist()
         possible += [  # answers are whole sentences: to say what was asked of is a way to find what was said of it
-            ("who", f"Who wore the {worn}?", _wore(worn, child, colour), [_wore(worn, c, colour) for c in children]),
+            ("who", f"Who wore the {worn}?", f"The {worn} {child} wore.", [f"The {worn} {c} wore." for c in children]),
             ("where", f"Where was {child}?", f"{child} {doing}.", [f"{child} {other}." for other in doings]),
             ("what", f"What did {child} play with?", f"{child} {game}.", [f"{child} {other}." for other in games]),
         ]
@@ -135,10 +136,6 @@ def about_a_story(generator: np.random.Generator, num_questions: int) -> list[Qu
         Question(f"story: {task}", key, prompt, answer, tuple(a for a in answers if a != answer))
         for (task, _, answer, answers), prompt in zip(taken, prompts)
     ]
-
-
-def _wore(worn: str, child: str, colour: str) -> str:
-    return f"The {worn} {child} wore was {colour}."
 
 
 def _article(noun: str) -> str:

@@ -48,7 +48,8 @@ def right_answer(prompt, story):
         done = [fact for fact in story if fact.startswith(f"{found[1]} ") and fact.split()[1] in PLACES]
         return done[0] if done else SILENT
     if found := re.search(r"Who wore the (\w+)\?$", prompt):
-        return next(fact for fact in story if fact.startswith(f"The {found[1]} "))
+        fact = next(fact for fact in story if fact.startswith(f"The {found[1]} "))
+        return f"{fact.rpartition(' was')[0]}."
     return None
 
 
