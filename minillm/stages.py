@@ -28,11 +28,14 @@ from minillm.training.stage import module_of
 NUM_ASKED = 1000
 NUM_CONVERSATIONS = 40_000
 CONTEXT = 256
-MUON = OptimConfig(optimizer="muon", learning_rate=2e-3, muon_learning_rate=0.012, warmup_steps=20)
+PRETRAINING = OptimConfig(optimizer="muon", learning_rate=2e-3, muon_learning_rate=0.012, warmup_steps=20)
+TEACHING = replace(PRETRAINING, learning_rate=1.2e-3, muon_learning_rate=0.005)  # faster, it unlearns to look up
 DATA = DataConfig(
     source="tales", num_stories=16_000, vocab_size=1024, pattern="digits", vocab_conversations=10_000, val_fraction=0.02
 )
-TEACHER = ModelConfig(num_layers=4, num_heads=4, channels=128, context_len=CONTEXT, tied=False, init_std=0.1)
+TEACHER = ModelConfig(
+    num_layers=4, num_heads=4, channels=128, context_len=CONTEXT, tied=False, init_std=0.04, embed_std=0.5
+)
 STUDENT = replace(TEACHER, channels=56)
 TITLES = {
     "teacher": "teacher, pretrained",
@@ -45,27 +48,28 @@ TITLES = {
 class Steps(NamedTuple):
     """Optimizer steps of each stage."""
 
-    teacher: int = 1500
-    teacher_sft: int = 2000
-    student: int = 1000
-    student_sft: int = 2000
+    teacher: int = 1000
+    teacher_sft: int = 1800
+    student: int = 1100
+    student_sft: int = 1200
 
 
 def stages(run: Path, steps: Steps) -> list[LoopConfig]:
     """The settings of each run, in their order."""
 
-    def pretraining(name: str, model: ModelConfig, num_steps: int) -> TrainConfig:
+    def pretraining(name: str, model: ModelConfig, num_steps: int, lists: float) -> TrainConfig:
         pace: dict[str, Any] = {"batch_size": 8, "eval_every": 300, "eval_tokens": 10_000, "sample_every": 0}
-        return TrainConfig(run=run / name, steps=num_steps, model=model, data=DATA, optim=MUON, **pace)
+        pace["list_steps"] = round(lists * num_steps)
+        return TrainConfig(run=run / name, steps=num_steps, model=model, data=DATA, optim=PRETRAINING, **pace)
 
     def teaching(name: str, base: str, num_steps: int) -> dict[str, Any]:
         pace = {"batch_size": 8, "eval_every": 500, "sample_every": 0, "num_conversations": NUM_CONVERSATIONS}
-        return {"run": run / name, "base": run / base, "steps": num_steps, "optim": MUON, **pace}
+        return {"run": run / name, "base": run / base, "steps": num_steps, "optim": TEACHING, **pace}
 
     return [
-        pretraining("teacher", TEACHER, steps.teacher),
+        pretraining("teacher", TEACHER, steps.teacher, lists=0.45),
         SFTConfig(**teaching("teacher-sft", "teacher", steps.teacher_sft)),
-        pretraining("student", STUDENT, steps.student),
+        pretraining("student", STUDENT, steps.student, lists=0.6),  # smaller, it takes longer to learn to look up
         SFTConfig(**teaching("student-sft", "student", steps.student_sft)),
         DistilConfig(**teaching("student-distilled", "student", steps.student_sft), teacher=run / "teacher-sft"),
     ]

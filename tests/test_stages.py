@@ -53,7 +53,7 @@ def test_an_interrupted_one_goes_on_where_it_was(small, tmp_path, monkeypatch, c
 def test_a_folder_with_other_runs_is_left_alone(small, tmp_path, monkeypatch):
     assert stages.quickstart(tmp_path, STEPS, num_asked=4)
     before = (tmp_path / "teacher" / "checkpoint.safetensors").read_bytes()
-    monkeypatch.setattr(stages, "MUON", OptimConfig(learning_rate=1e-5))
+    monkeypatch.setattr(stages, "TEACHING", OptimConfig(learning_rate=1e-5))
     with pytest.raises(FileExistsError, match="other settings"):
         stages.quickstart(tmp_path, STEPS, num_asked=4)
     assert (tmp_path / "teacher" / "checkpoint.safetensors").read_bytes() == before
