@@ -8,6 +8,7 @@ Each class checks itself when it is made, so a wrong setting fails before any wo
 
 from minillm.config.checks import check_at_least, check_choice
 from minillm.config.model import ModelConfig
+from minillm.config.quantize import QuantizeConfig
 from minillm.config.sampling import SamplingConfig
 from minillm.config.training import (
     DataConfig,
@@ -26,6 +27,7 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "OptimConfig",
+    "QuantizeConfig",
     "SFTConfig",
     "SamplingConfig",
     "TrainConfig",
