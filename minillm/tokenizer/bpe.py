@@ -24,10 +24,16 @@ PATTERNS = {
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ),
+    "qwen2": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "smollm": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+",
     "digits": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
 }
-"""How GPT-2 and GPT-4 split text, as published with their encoders (github.com/openai/gpt-2 and openai/tiktoken); and
-as GPT-2 does but every digit by itself, for models that shall add."""
+"""How GPT-2 and GPT-4 (and Llama 3) split text, as published with their encoders (github.com/openai/gpt-2 and
+openai/tiktoken); how Qwen2 and SmolLM do, as their tokenizer.json says; and as GPT-2 does but every digit by itself,
+for models that shall add.  SmolLM's does too, but cuts digits out first, so that spaces before one are at an end."""
 
 ANY_CHARACTER = r"[\s\S]"
 """The last alternative of every other pattern: a character that nothing else matched is a piece, and is not lost."""
@@ -174,12 +180,15 @@ def encode_piece(piece: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
 
     This is the definition, in time quadratic in the length; tiktoken does the same with more care for speed.
     """
-    parts = [piece[i : i + 1] for i in range(len(piece))]
-    while len(parts) > 1:
-        rank, i = min((ranks.get(a + b, len(ranks)), i) for i, (a, b) in enumerate(pairwise(parts)))
-        if rank == len(ranks):
-            break
+    parts, unknown = [piece[i : i + 1] for i in range(len(piece))], len(ranks)
+    costs = [ranks.get(a + b, unknown) for a, b in pairwise(parts)]  # of each pair of neighbours
+    while costs and (rank := min(costs)) < unknown:
+        i = costs.index(rank)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        del costs[i]
+        for j in (i - 1, i):
+            if 0 <= j < len(costs):
+                costs[j] = ranks.get(parts[j] + parts[j + 1], unknown)
     return parts
 
 

@@ -1,16 +1,20 @@
 """Text to token ids and back: what `bpe` learned, run by tiktoken, kept in one readable file.
 
-Ids in order: the 256 bytes, then the merged tokens as they were learned, then the special tokens.  A special token
-marks structure (the end of a document, whose turn it is), so text never turns into one unless the caller says so.
+Ids in order: the 256 bytes, then the merged tokens as they were learned, then the special tokens; vocabularies of
+others may number them otherwise.  A special token marks structure (the end of a document, whose turn it is), so text
+never turns into one unless the caller says so.
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tiktoken
 
 from minillm.atomic import write_atomically
@@ -27,6 +31,7 @@ from minillm.tokenizer.bpe import (
 END_OF_TEXT = "<|endoftext|>"
 FORMAT = "minillm tokenizer 1"
 KEYS = ("format", "fingerprint", "pattern", "special", "merges")
+NUMBERED = "ids"  # a further key, where the ids are not those of our order
 
 
 class Tokenizer:
@@ -40,11 +45,15 @@ class Tokenizer:
         fingerprint: 16 hex digits that tell vocabularies apart; data shards carry it.
     """
 
-    def __init__(self, merges: Iterable[Merge], pattern: str = "gpt2", special: Sequence[str] = (END_OF_TEXT,)) -> None:
+    def __init__(self, merges: Iterable[Merge], pattern: str = "gpt2", special: Sequence[str] = (END_OF_TEXT,),
+                 ids: Sequence[int] | None = None) -> None:  # fmt: skip
         """Make a tokenizer of known merges; see `train` for the arguments.
 
-        Raises ValueError for a bad pattern or special token, and if encoding a merged token's bytes does not end in
-        just the two parts of its merge: then the merges are not in the order in which they were learned.
+        ids: that of each byte, merged token and special token, in this order, where they are not 0, 1, 2, ...  A byte
+        that the vocabulary lacks has the id of a special token, that for what is unknown.
+
+        Raises ValueError for a bad pattern or special token or ids, and if encoding a merged token's bytes does not end
+        in just the two parts of its merge: then the merges are not in the order in which they were learned.
         """
         self.pattern = full_pattern(pattern)
         self.merges = [(bytes(a), bytes(b)) for a, b in merges]
@@ -54,11 +63,18 @@ class Tokenizer:
         ranks = {token: rank for rank, token in enumerate(self._tokens)}
         self.special = {text: len(ranks) + i for i, text in enumerate(special)}
         self._tokens += [text.encode() for text in special]
+        own_special = self.special
+        self._ids = None
+        if ids is not None and list(ids) != list(range(len(self._tokens))):
+            self._ids = _check_ids(ids, len(self.merges), len(self._tokens))
+        if self._ids is not None:
+            self.special = {text: int(self._ids[i]) for text, i in own_special.items()}
+            self._tokens = _renumbered(self._tokens, self._ids)
         self.vocab_size = len(self._tokens)
         self.fingerprint = _fingerprint(self._content())
         try:
             self._encoding = tiktoken.Encoding(
-                self.fingerprint, pat_str=self.pattern, mergeable_ranks=ranks, special_tokens=self.special
+                self.fingerprint, pat_str=self.pattern, mergeable_ranks=ranks, special_tokens=own_special
             )
         except ValueError as error:
             raise ValueError(f"pattern must be one that tiktoken understands: got {self.pattern!r}: {error}") from None
@@ -119,7 +135,8 @@ class Tokenizer:
             if name not in self.special:
                 raise ValueError(f"unknown special token {name!r}; known: {', '.join(self.special) or 'none'}")
         with _failure_as_value_error():
-            return self._encoding.encode(text, allowed_special=set(allow_special), disallowed_special=())
+            found = self._encoding.encode(text, allowed_special=set(allow_special), disallowed_special=())
+        return found if self._ids is None else self._ids[found].tolist()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, as `encode` gives them with no special token allowed, on several threads."""
@@ -128,7 +145,8 @@ class Tokenizer:
         for text in texts:
             check_text(text)
         with _failure_as_value_error():
-            return self._encoding.encode_batch(list(texts), disallowed_special=())
+            found = self._encoding.encode_batch(list(texts), disallowed_special=())
+        return found if self._ids is None else [self._ids[ids].tolist() for ids in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; bytes that are not valid UTF-8 become U+FFFD.  ValueError for an unknown id."""
@@ -164,7 +182,7 @@ class Tokenizer:
         try:
             read = json.loads(Path(path).read_text(encoding="utf-8"))
             merges = _parse(read)
-            made = cls(merges, read["pattern"], read["special"])
+            made = cls(merges, read["pattern"], read["special"], read.get(NUMBERED))
             if made.fingerprint != read["fingerprint"]:
                 raise ValueError(
                     f"its content has fingerprint {made.fingerprint}, but it says {read['fingerprint']!r}: "
@@ -176,7 +194,8 @@ class Tokenizer:
 
     def _content(self) -> dict:
         merges = [f"{to_printable(a)} {to_printable(b)}" for a, b in self.merges]
-        return {"pattern": self.pattern, "special": list(self.special), "merges": merges}
+        content: dict[str, Any] = {"pattern": self.pattern, "special": list(self.special), "merges": merges}
+        return content if self._ids is None else content | {NUMBERED: self._ids.tolist()}
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, fingerprint={self.fingerprint})"
@@ -200,6 +219,26 @@ def _check_merges(merges: list[Merge]) -> None:
         ranks[a + b] = number
 
 
+def _check_ids(ids: Sequence[int], num_merges: int, count: int) -> np.ndarray:
+    if len(ids) != count or not all(type(id) is int and 0 <= id < 2 * count for id in ids):
+        raise ValueError(f"there must be an id, an integer from 0 up, for each of {count} tokens")
+    owners = Counter(ids)
+    for id in ids[:256]:
+        if owners[id] > 1 and id in ids[256 + num_merges :]:
+            owners[id] -= 1
+    if twice := [id for id, number in owners.items() if number > 1]:
+        raise ValueError(f"every token must have an id of its own: {twice[0]} belongs to two")
+    return np.array(ids)
+
+
+def _renumbered(tokens: list[bytes], ids: np.ndarray) -> list[bytes]:
+    """The tokens by their ids; a number that no token has is an empty one."""
+    by_id = [b""] * (int(ids.max()) + 1)
+    for token, id in zip(tokens, ids.tolist()):
+        by_id[id] = token
+    return by_id
+
+
 def _check_special(special: Sequence[str]) -> None:
     if isinstance(special, str):
         raise ValueError(f"special must be a sequence of texts: got {special!r}; put it in a tuple")
@@ -214,8 +253,10 @@ def _parse(read: object) -> list[Merge]:
     if not isinstance(read, dict) or read.get("format") != FORMAT:
         found = read.get("format") if isinstance(read, dict) else type(read).__name__
         raise ValueError(f"its format must be {FORMAT!r}: got {found!r}")
-    if set(read) != set(KEYS):
+    if set(read) - {NUMBERED} != set(KEYS):
         raise ValueError(f"its keys must be {', '.join(KEYS)}: got {', '.join(read)}")
+    if not isinstance(read.get(NUMBERED), list | None):
+        raise ValueError(f"{NUMBERED} must be a list of integers")
     for key in ("special", "merges"):
         if not isinstance(read[key], list) or not all(isinstance(line, str) for line in read[key]):
             raise ValueError(f"{key} must be a list of strings")

@@ -24,7 +24,7 @@ from minillm.model.run import attend_of
 from minillm.tokenizer import Tokenizer
 from minillm.training import sft
 from minillm.training.divergence import Distil
-from minillm.training.folder import PROJECTION, WEIGHTS, RunFolder
+from minillm.training.folder import PROJECTION, WEIGHTS, RunFolder, open_model
 from minillm.training.hidden import match, with_projection
 from minillm.training.loop import Trainer
 from minillm.training.objective import Deep, next_token
@@ -82,7 +82,7 @@ def _trainer(config: DistilConfig, folder: RunFolder, student: Model, tokenizer:
 
 def _teacher(config: DistilConfig, student: Model, tokenizer: Tokenizer) -> Model:
     """The model of config.teacher; ValueError if it could not read what the student does."""
-    teacher, its_tokenizer = RunFolder(config.teacher).load_model()
+    teacher, its_tokenizer = open_model(config.teacher)
     if its_tokenizer.fingerprint != tokenizer.fingerprint:
         raise ValueError(
             f"teacher and student must share a vocabulary: {config.teacher} has {its_tokenizer!r}, the student "

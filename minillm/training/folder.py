@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, and how a model comes back from it.
+"""The folder of a run: what is in it, and how a model comes back from it; or from a file of somebody else's.
 
 README.md  config.json  tokenizer.json  chat_template.jinja  data/  checkpoint.safetensors  metrics.jsonl  samples.txt
 loss.png  gradient.png
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minillm import backend, checkpoint
+from minillm import backend, checkpoint, interop
 from minillm.adapt.lora import LoraModel, attach, merge
 from minillm.atomic import write_atomically
 from minillm.config import DistilConfig, LoopConfig, ModelConfig, SFTConfig, TrainConfig
@@ -125,7 +125,7 @@ class RunFolder:
         """The model whose weights the checkpoint holds, before they are filled in: all of them, or adapters alone."""
         if not isinstance(config, SFTConfig) or config.lora.rank == 0:
             return Model(shape, allocate(shape, dtype), backend.load(config.backend))
-        base = replace(RunFolder(config.base).load_model()[0], ops=backend.load(config.backend))
+        base = replace(open_model(config.base)[0], ops=backend.load(config.backend))
         model = attach(base, config.lora, config.seed)
         if model.base_digest != base_digest:
             raise ValueError(
@@ -164,3 +164,19 @@ class RunFolder:
             rows = [row for row in rows if row["step"] <= until]
             write_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows).encode())
         return rows
+
+
+def open_model(source: Path) -> tuple[Model, Tokenizer]:
+    """A model and its tokenizer.  source: the folder of a run, a GGUF file, or the name of a model in a package.
+
+    FileNotFoundError if it is not there; ValueError says what is wrong with it.
+    """
+    return interop.load(source)[:2] if interop.is_foreign(source) else RunFolder(source).load_model()
+
+
+def open_template(source: Path, tokenizer: Tokenizer) -> ChatTemplate:
+    """How the model of that source was taught to read conversations; ChatML if nothing says so."""
+    if not interop.is_foreign(source):
+        return RunFolder(source).load_template(tokenizer)
+    text = interop.chat_template(source)
+    return ChatTemplate(tokenizer) if text is None else ChatTemplate(tokenizer, text)

@@ -28,7 +28,7 @@ from minillm.model.run import attend_of
 from minillm.ops.cross_entropy import num_targets
 from minillm.tokenizer import Tokenizer
 from minillm.tokenizer.chat import ChatTemplate
-from minillm.training.folder import RunFolder
+from minillm.training.folder import RunFolder, open_model, open_template
 from minillm.training.loop import Trainer
 
 SHOWN = 4  # conversations that a sample shows
@@ -58,7 +58,7 @@ def begin(config: SFTConfig) -> tuple[RunFolder, Model, Tokenizer]:
     """The folder of a new run, which is still empty, and the model of config.base, with new adapters if any."""
     folder = RunFolder(config.run)
     folder.check_new()
-    model, tokenizer = RunFolder(config.base).load_model()
+    model, tokenizer = open_model(config.base)
     model = replace(model, ops=backend.load(config.backend))
     return folder, attach(model, config.lora, config.seed) if config.lora.rank else model, tokenizer
 
@@ -84,7 +84,7 @@ def template_for(config: SFTConfig, tokenizer: Tokenizer) -> ChatTemplate:
     """The template of the run itself, if it has begun; else that of the settings; else that of the base."""
     folder = RunFolder(config.run)
     if folder.template_file.exists() or not config.chat_template:
-        return (folder if folder.template_file.exists() else RunFolder(config.base)).load_template(tokenizer)
+        return open_template(folder.path if folder.template_file.exists() else config.base, tokenizer)
     return ChatTemplate(tokenizer, Path(config.chat_template).read_text(encoding="utf-8"))
 
 

@@ -1,0 +1,5 @@
+"""Models of others, and ours for others."""
+
+from minillm.interop.load import chat_template, file_of, is_foreign, load
+
+__all__ = ["chat_template", "file_of", "is_foreign", "load"]
