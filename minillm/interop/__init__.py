@@ -1,5 +1,5 @@
 """Models of others, and ours for others."""
 
-from minillm.interop.load import chat_template, file_of, is_foreign, load
+from minillm.interop.source import chat_template, file_of, is_foreign, load
 
 __all__ = ["chat_template", "file_of", "is_foreign", "load"]

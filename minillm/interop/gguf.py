@@ -124,7 +124,7 @@ class _Reader:
     """A place in the file's bytes, which moves on as things are read."""
 
     def __init__(self, data: np.ndarray) -> None:
-        self.data, self.place, self.num_strings = memoryview(data), 0, 0
+        self.data, self.place, self.num_strings = data.data, 0, 0
 
     def take(self, count: int) -> memoryview:
         """The next bytes."""

@@ -33,11 +33,11 @@ def tokenizer_of(tokens: Sequence[str], merges: Sequence[str], special: Sequence
     if wrong := [merge for merge, pair in zip(merges, pairs) if len(pair) != 2]:
         raise ValueError(f"a merge must be two tokens with a space between: got {wrong[0]!r}")
     lacking = [character for character in ALPHABET if character not in ids]
-    if lacking and unknown not in apart:
+    if lacking and (unknown is None or unknown not in apart):
         raise ValueError(f"the vocabulary lacks {len(lacking)} of the 256 bytes, and has no token for what is unknown")
     if strange := [a + b for a, b in pairs if a + b not in ids]:
         raise ValueError(f"the merge into {strange[0]!r} makes no token of the vocabulary")
-    numbers = [ids.get(c, unknown) for c in ALPHABET] + [ids[a + b] for a, b in pairs] + list(special)
+    numbers = [ids.get(c, unknown or 0) for c in ALPHABET] + [ids[a + b] for a, b in pairs] + list(special)
     if len(set(numbers)) < len(tokens):
         raise ValueError(
             f"{len(tokens) - len(set(numbers))} of {len(tokens)} tokens are no byte, no merge and not special: "
