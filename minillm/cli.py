@@ -14,6 +14,7 @@ from minillm.config import DistilConfig, LoopConfig, ModelConfig, SamplingConfig
 from minillm.estimate import estimate
 from minillm.evaluate import Evaluate, evaluate
 from minillm.inference.generate import stream
+from minillm.quantize import Quantize, compare_schemes
 from minillm.settings import read_toml
 from minillm.training.folder import RunFolder, open_model
 from minillm.training.loop import Trainer
@@ -112,6 +113,7 @@ def _commands(train_defaults: TrainConfig):
         | Annotated[Generate, tyro.conf.subcommand("generate")]
         | Annotated[Chat, tyro.conf.subcommand("chat")]
         | Annotated[Evaluate, tyro.conf.subcommand("eval")]
+        | Annotated[Quantize, tyro.conf.subcommand("quantize")]
         | Annotated[Estimate, tyro.conf.subcommand("estimate")]
         | Annotated[Bench, tyro.conf.subcommand("bench")]
     )
@@ -129,7 +131,7 @@ def _take_config_file(arguments: list[str]) -> TrainConfig:
     return read_toml(TrainConfig, file)
 
 
-def _run(command: Quickstart | LoopConfig | Resume | Generate | Chat | Evaluate | Estimate | Bench) -> None:
+def _run(command: Quickstart | LoopConfig | Resume | Generate | Chat | Evaluate | Quantize | Estimate | Bench) -> None:
     if isinstance(command, Quickstart):
         if command.full:
             stages.quickstart(command.run, command=_called())
@@ -146,6 +148,8 @@ def _run(command: Quickstart | LoopConfig | Resume | Generate | Chat | Evaluate 
         chat(command)
     elif isinstance(command, Evaluate):
         evaluate(command)
+    elif isinstance(command, Quantize):
+        compare_schemes(command)
     elif isinstance(command, Bench):
         benchmark.bench(command.what)
     else:

@@ -84,6 +84,17 @@ def draw_scores(runs: Mapping[str, Mapping[str, Any]], path: Path, what: str) ->
     figure.savefig(path, dpi=150)
 
 
+def draw_sizes(points: Mapping[str, tuple[float, float]], path: Path) -> None:
+    """Perplexity by size, a point for each way of keeping a model: name -> (MiB, perplexity)."""
+    figure, axes = _figure("MiB", "perplexity", height=4.5)
+    for number, (name, (size, value)) in enumerate(points.items()):
+        axes.plot(size, value, "o", color=COLOURS[number % len(COLOURS)], label=f"{name}: {value:.2f}")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
 def _figure(xlabel: str, ylabel: str, height: float = 4) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
