@@ -81,12 +81,13 @@ def tuning_estimate(
 def num_parameters(config: ModelConfig) -> int:
     """Weights and biases; a tied head counts once."""
     V, C, L, F = config.vocab_size, config.channels, config.num_layers, config.ffn
-    K = config.kv_heads * config.head_size
+    Q, K = config.query_channels, config.kv_heads * config.head_size
     if config.family == "gpt2":
         block = 2 * 2 * C + 4 * (C * C + C) + (F * C + F) + (C * F + C)
         ends = V * C + config.context_len * C + 2 * C
     else:
-        block = 2 * C + 2 * C * C + 2 * K * C + 3 * F * C
+        block = 2 * C + 2 * Q * C + 2 * K * C + 3 * F * C
+        block += (Q + 2 * K if config.qkv_bias else 0) + (2 * config.head_size if config.qk_norm else 0)
         ends = V * C + C
     return L * block + ends + (0 if config.tied else V * C)
 
@@ -99,9 +100,9 @@ def num_adapter_parameters(config: ModelConfig, lora: LoraConfig) -> int:
 
 def block_matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """The shape (O, I) of every matrix of a block."""
-    C, F, K = config.channels, config.ffn, config.kv_heads * config.head_size
+    C, F, Q, K = config.channels, config.ffn, config.query_channels, config.kv_heads * config.head_size
     gate = {} if config.family == "gpt2" else {"gate": (F, C)}
-    return {"query": (C, C), "key": (K, C), "value": (K, C), "output": (C, C), **gate, "up": (F, C), "down": (C, F)}
+    return {"query": (Q, C), "key": (K, C), "value": (K, C), "output": (C, Q), **gate, "up": (F, C), "down": (C, F)}
 
 
 def forward_flops(config: ModelConfig, T: int) -> int:
@@ -110,7 +111,7 @@ def forward_flops(config: ModelConfig, T: int) -> int:
     A product of (m, k) and (k, n) is 2mkn.  Attention counts the full T x T scores, as the reference computes them.
     """
     V, C, L = config.vocab_size, config.channels, config.num_layers
-    return 2 * T * (L * _matrix_numbers(config) + V * C) + L * 2 * (2 * T * T * C)
+    return 2 * T * (L * _matrix_numbers(config) + V * C) + L * 2 * (2 * T * T * config.query_channels)
 
 
 def tuning_flops(config: ModelConfig, lora: LoraConfig, T: int) -> int:
@@ -135,23 +136,24 @@ def activation_numbers(config: ModelConfig, B: int, T: int, recompute: bool = Fa
                        lora: LoraConfig = FULL) -> int:  # fmt: skip
     """Numbers that a backend keeps between forward and backward, B rows of T tokens, the logits left out.
 
-    Per block and token, llama: both norms' inputs 2C, their outputs 2C, turned queries C, keys and values 2K, merged
-    heads C, and in the reference probabilities HT, the angles 2D, and 4F in the feed-forward layer.  gpt2 keeps the
-    norms' normalised inputs, no angles, and 3F.  The cpu backend keeps 2H instead of HT, no angles, and F less; its
-    layer norms keep two numbers a row, not one.  With recomputation a block keeps its input C and one block is whole
-    at a time.
+    Per block and token, llama: both norms' inputs 2C, their outputs 2C, turned queries Q, keys and values 2K, merged
+    heads Q, and in the reference probabilities HT, the angles 2D, and 4F in the feed-forward layer.  gpt2 keeps the
+    norms' normalised inputs, no angles, and 3F.  Normalised heads keep what they were, Q + K.  The cpu backend keeps 2H
+    instead of HT, no angles, and F less; its layer norms keep two numbers a row, not one.  With recomputation a block
+    keeps its input C and one block is whole at a time.
 
     A frozen matrix keeps no input, so one that no adapter reads and no other op keeps is gone; an adapter keeps R.
     With dropout each has an input of its own, whose mask, a byte each, is left out here.
     """
     C, H, F, D, L = config.channels, config.num_heads, config.ffn, config.head_size, config.num_layers
-    K = config.kv_heads * D
+    Q, K = config.query_channels, config.kv_heads * D
     llama = config.family == "llama"
     if backend == "numpy":
         norm, inside = 1, H * T + (2 * D + 4 * F if llama else 3 * F)
     else:
         norm, inside = (1 if llama else 2), 2 * H + (3 * F if llama else 2 * F)
-    block = 2 * (2 * C + norm) + C + 2 * K + C + inside
+    block = 2 * (2 * C + norm) + Q + 2 * K + Q + inside
+    block += Q + K + H + config.kv_heads if config.qk_norm else 0
     ends = 2 * C + norm
     if lora.rank:
         block += _adapter_numbers(config, lora, backend)

@@ -46,12 +46,14 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     for option in options:
         if get_origin(option) is Literal and value in get_args(option):
             return value
+        if get_origin(option) is tuple and isinstance(value, list | tuple):
+            return tuple(_convert(get_args(option)[0], item, path) for item in value)
         if option is Path and isinstance(value, str):
             return Path(value)
         if option is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if isinstance(option, type) and type(value) is option:
             return value
-    names = [get_args(o) if get_origin(o) is Literal else (o.__name__,) for o in options]
+    names = [get_args(o) if get_origin(o) is Literal else (str(o) if get_args(o) else o.__name__,) for o in options]
     expected = " or ".join(name for several in names for name in several)
     raise ValueError(f"setting {path!r} must be {expected}: got {value!r}")

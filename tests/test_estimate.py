@@ -36,7 +36,8 @@ LORAS = [
     LoraConfig(rank=5, targets="attention"),
     LoraConfig(rank=2),
 ]
-CONFIGS = [GPT2, LLAMA, replace(GPT2, tied=False), replace(LLAMA, tied=False, num_kv_heads=1)]
+QWEN = replace(LLAMA, qkv_bias=True, qk_norm=True, head_channels=14)
+CONFIGS = [GPT2, LLAMA, replace(GPT2, tied=False), replace(LLAMA, tied=False, num_kv_heads=1), QWEN]
 
 
 @pytest.mark.parametrize("config", CONFIGS)

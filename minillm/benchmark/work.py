@@ -236,7 +236,7 @@ KINDS: dict[str, type] = {kind.__name__: kind for kind in (Training, FineTuning,
 def causal_flops(config: ModelConfig, T: int) -> int:
     """estimate.forward_flops for one row of T tokens, with only those scores that causal attention needs."""
     unneeded = T * (T - 1) // 2
-    return forward_flops(config, T) - config.num_layers * 2 * (2 * unneeded * config.channels)
+    return forward_flops(config, T) - config.num_layers * 2 * (2 * unneeded * config.query_channels)
 
 
 def _output_bytes(name: str, arrays: list[Any]) -> int:

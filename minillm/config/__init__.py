@@ -9,6 +9,7 @@ Each class checks itself when it is made, so a wrong setting fails before any wo
 from minillm.config.checks import check_at_least, check_choice
 from minillm.config.model import ModelConfig
 from minillm.config.quantize import QuantizeConfig
+from minillm.config.rope import RopeScaling
 from minillm.config.sampling import SamplingConfig
 from minillm.config.training import (
     DataConfig,
@@ -28,6 +29,7 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "QuantizeConfig",
+    "RopeScaling",
     "SFTConfig",
     "SamplingConfig",
     "TrainConfig",

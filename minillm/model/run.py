@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minillm.config import ModelConfig
-from minillm.ops.rope import rope_tables
+from minillm.ops.rope import llama3_factors, rope_tables
 
 
 class Attend(Protocol):
@@ -116,4 +116,11 @@ def positions_of(B: int, T: int, start: int = 0) -> np.ndarray:
 def _tables(config: ModelConfig, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray] | None:
     if config.family != "llama":
         return None
-    return rope_tables(config.context_len, config.head_size, config.rope_theta, dtype)
+    D, theta, scaling = config.head_size, config.rope_theta, config.rope_scaling
+    factors: Any = scaling.factor
+    if scaling.kind == "llama3":
+        turns = scaling.low_turns, scaling.high_turns
+        factors = llama3_factors(D, theta, scaling.factor, *turns, scaling.first_context)
+    elif scaling.kind != "linear":
+        factors = scaling.factors or 1
+    return rope_tables(config.context_len, D, theta, dtype, factors)

@@ -24,15 +24,18 @@ def _block_shapes(config: ModelConfig) -> Tree:
     H, G = config.num_heads, config.kv_heads
     gpt2 = config.family == "gpt2"
 
-    def linear(outputs: int, inputs: int) -> Tree:
-        return Tree(weight=(outputs, inputs), bias=(outputs,) if gpt2 else None)
+    def linear(outputs: int, inputs: int, bias: bool = gpt2) -> Tree:
+        return Tree(weight=(outputs, inputs), bias=(outputs,) if bias else None)
 
     def norm() -> Tree:
         return Tree(weight=(C,), bias=(C,) if gpt2 else None)
 
     gate = {} if gpt2 else {"gate": linear(F, C)}
     mlp = Tree(**gate, up=linear(F, C), down=linear(C, F))
-    attention = Tree(query=linear(H * D, C), key=linear(G * D, C), value=linear(G * D, C), output=linear(C, H * D))
+    bias = gpt2 or config.qkv_bias
+    qkv = {"query": linear(H * D, C, bias), "key": linear(G * D, C, bias), "value": linear(G * D, C, bias)}
+    norms = {f"{name}_norm": Tree(weight=(D,), bias=None) for name in ("query", "key")} if config.qk_norm else {}
+    attention = Tree(**qkv, output=linear(C, H * D), **norms)
     return Tree(norm1=norm(), attention=attention, norm2=norm(), mlp=mlp)
 
 

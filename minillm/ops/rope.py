@@ -10,12 +10,26 @@ import numpy as np
 from minillm.ops.check_inputs import ids_in_range, last_axis
 
 
-def rope_tables(num_positions, D, theta=10_000.0, dtype=np.float32):
-    """cos and sin of every angle, each (num_positions, D/2); computed in float64, then rounded to dtype."""
+def rope_tables(num_positions, D, theta=10_000.0, dtype=np.float32, factors=1):
+    """cos and sin of every angle, each (num_positions, D/2); computed in float64, then rounded to dtype.
+
+    Pair d of the channels turns by theta^(-2d/D) / factors[d] from one position to the next.
+    """
     if D % 2:
         raise ValueError(f"rope: the head size must be even, its channels turn in pairs: got {D}")
-    angles = np.arange(num_positions)[:, None] * theta ** (-np.arange(0, D, 2) / D)
+    angles = np.arange(num_positions)[:, None] * (theta ** (-np.arange(0, D, 2) / D) / factors)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+
+
+def llama3_factors(D, theta, factor, low_turns, high_turns, first_context):
+    """1 / (s + (1 - s) / factor),  s = (turns - low) / (high - low) within [0, 1]  ->  (D/2,), for `rope_tables`.
+
+    A pair that turned often within the context of the first training has told near positions apart, and is left as it
+    is; one that hardly turned would meet angles it never saw, and is slowed down (Llama 3.1, arXiv 2407.21783).
+    """
+    turns = first_context * theta ** (-np.arange(0, D, 2) / D) / (2 * np.pi)
+    s = np.clip((turns - low_turns) / (high_turns - low_turns), 0, 1)
+    return 1 / (s + (1 - s) / factor)
 
 
 def rope_forward(x, positions, cos, sin):

@@ -107,7 +107,7 @@ class RunFolder:
     def load(self, config: LoopConfig, dtype: Any = np.float32) -> tuple[Model, dict[str, np.ndarray], dict[str, Any]]:
         """The model, all arrays and the plain values of the checkpoint; ValueError if it is another model's."""
         arrays, meta = checkpoint.load(self.checkpoint_file)
-        got = meta.get("model", {})
+        got = to_mapping(from_mapping(ModelConfig, meta.get("model", {})))  # what it does not say has its default
         wanted = to_mapping(config.model) if isinstance(config, TrainConfig) else got
         if wanted != got:
             differ = ", ".join(

@@ -21,6 +21,9 @@ from minillm.model.weights import initialise
 CONFIGS = {
     "gpt2": ModelConfig(family="gpt2", vocab_size=19, context_len=6, num_layers=2, num_heads=2, channels=8),
     "llama": ModelConfig(vocab_size=19, context_len=6, num_layers=2, num_heads=4, num_kv_heads=2, channels=16),
+    "llama normalised": ModelConfig(
+        vocab_size=19, context_len=6, num_layers=2, num_heads=2, channels=16, qkv_bias=True, qk_norm=True
+    ),
 }
 
 
@@ -63,7 +66,8 @@ def gradients(config, module, run_ops, lift, **options):
     packed = initialise(config, 0, np.float64)
     ids = np.random.default_rng(0).integers(0, config.vocab_size, (2, 6))
     segments = np.array([[0, 0, 1, 1, 1, 1], [0] * 6])
-    run = run_of(config, run_ops, positions_of(2, 6), dtype=np.float64, dropout=Dropout(0.2, 0, 0), **options)
+    options |= {"dtype": np.float64, "dropout": Dropout(0.2, 0, 0), "keep_hidden": True}
+    run = run_of(config, run_ops, positions_of(2, 6), **options)
     run = replace(run, positions=lift(run.positions), rope=lift(run.rope), attend=Segmented(run_ops, lift(segments)))
     grads = packed.zeros_like()
     logits, saved = module.transformer_forward(lift(ids), tree.map(lift, packed.tree), run)

@@ -16,6 +16,10 @@ LLAMA_BLOCK = [
     "norm1.weight", "attention.query.weight", "attention.key.weight", "attention.value.weight",
     "attention.output.weight", "norm2.weight", "mlp.gate.weight", "mlp.up.weight", "mlp.down.weight",
 ]  # fmt: skip
+QWEN_BLOCK = [name for name in LLAMA_BLOCK if name != "attention.output.weight"]
+for place, part in enumerate(("query", "key", "value")):
+    QWEN_BLOCK.insert(2 + 2 * place, f"attention.{part}.bias")
+QWEN_BLOCK[7:7] = ["attention.output.weight", "attention.query_norm.weight", "attention.key_norm.weight"]
 GPT2_PARTS = [
     "norm1", "attention.query", "attention.key", "attention.value", "attention.output", "norm2", "mlp.up", "mlp.down",
 ]  # fmt: skip
@@ -27,6 +31,7 @@ GPT2_BLOCK = [f"{part}.{kind}" for part in GPT2_PARTS for kind in ("weight", "bi
     [
         (LLAMA, ["embed"], LLAMA_BLOCK, ["norm.weight"]),
         (replace(LLAMA, tied=False), ["embed"], LLAMA_BLOCK, ["norm.weight", "head"]),
+        (replace(LLAMA, qkv_bias=True, qk_norm=True), ["embed"], QWEN_BLOCK, ["norm.weight"]),
         (GPT2, ["embed", "positions"], GPT2_BLOCK, ["norm.weight", "norm.bias"]),
     ],
 )

@@ -27,10 +27,16 @@ def torch_forward(ids, w, config):
         if not llama:
             return x
         frequencies = config.rope_theta ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+        if config.rope_scaling.factors:
+            frequencies = frequencies / torch.tensor(config.rope_scaling.factors, dtype=torch.float64)
         angles = torch.arange(T, dtype=torch.float64)[:, None] * frequencies
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+    def heads(x, count, name):  # (B, T, C) -> (B, H, T, D)
+        x = x.view(B, T, count, D)
+        return (norm(x, name) if config.qk_norm else x).transpose(1, 2)
 
     x = F.embedding(ids, w["embed"])
     if not llama:
@@ -38,8 +44,8 @@ def torch_forward(ids, w, config):
     for layer in range(config.num_layers):
         p = f"blocks.{layer}"
         h = norm(x, f"{p}.norm1")
-        q = turn(linear(h, f"{p}.attention.query").view(B, T, H, D).transpose(1, 2))
-        k = turn(linear(h, f"{p}.attention.key").view(B, T, G, D).transpose(1, 2))
+        q = turn(heads(linear(h, f"{p}.attention.query"), H, f"{p}.attention.query_norm"))
+        k = turn(heads(linear(h, f"{p}.attention.key"), G, f"{p}.attention.key_norm"))
         v = linear(h, f"{p}.attention.value").view(B, T, G, D).transpose(1, 2)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + linear(y.transpose(1, 2).reshape(B, T, H * D), f"{p}.attention.output")

@@ -103,14 +103,16 @@ def test_the_number_of_threads_and_recomputation_do_not_change_the_result(config
 def command_line(config):
     """`minillm train` with these settings, in a process of its own."""
     file = config.run.with_suffix(".toml")
-    lines, values = [], to_mapping(config)
-    for key, value in values.items():
-        if not isinstance(value, dict):
-            lines.append(f"{key} = {json.dumps(value)}")
-    for key, section in values.items():
-        if isinstance(section, dict):
-            lines.append(f"[{key}]")
-            lines += [f"{k} = {json.dumps(v)}" for k, v in section.items() if v is not None]
+    lines = []
+
+    def write(values, section=""):
+        lines.extend([f"[{section}]"] if section else [])
+        lines.extend(f"{k} = {json.dumps(v)}" for k, v in values.items() if v is not None and not isinstance(v, dict))
+        for key, inner in values.items():
+            if isinstance(inner, dict):
+                write(inner, f"{section}.{key}".strip("."))
+
+    write(to_mapping(config))
     file.write_text("\n".join(lines))
     return [sys.executable, "-m", "minillm", "train", "--config", str(file)]
 
