@@ -5,7 +5,7 @@ backend's ops knows how to multiply by it.  Norms, biases and positions stay as 
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ from minillm.adapt.calibrate import PARTS, SITES, Inputs
 from minillm.adapt.gptq import gptq_matrix
 from minillm.adapt.rescale import awq_scales, rescale, smooth_scales
 from minillm.adapt.rounding import quantize_matrix
-from minillm.config import QuantizeConfig
+from minillm.config import ModelConfig, QuantizeConfig
 from minillm.model.model import Model
 from minillm.ops.quantized import Quantized, dequantize
 from minillm.tree import Tree, pack
@@ -73,7 +73,8 @@ def _assemble(model: Model, config: QuantizeConfig, blocks: list[Tree]) -> Quant
         if not isinstance(part, Quantized):
             packed.named()[name][...] = part
     quantized = tree.map(lambda part: part if isinstance(part, Quantized) else None, whole)
-    return QuantizedModel(model.config, packed, quantized_ops(model.ops, config), quantized, config)
+    ops = quantized_ops(model.ops, config, _join(packed.tree, quantized))
+    return QuantizedModel(model.config, packed, ops, quantized, config)
 
 
 def dequantized(model: QuantizedModel, ops: Any) -> Model:
@@ -89,8 +90,8 @@ def dequantized(model: QuantizedModel, ops: Any) -> Model:
     return Model(model.config, packed, ops)
 
 
-def quantized_ops(ops: Any, config: QuantizeConfig) -> Any:
-    """The backend `ops` with matrices that may be Quantized.  Gradients flow through them, but none are theirs."""
+def quantized_ops(ops: Any, config: QuantizeConfig, w: Tree) -> Any:
+    """The backend `ops` with matrices that may be Quantized, for the tree w.  Gradients flow through alone."""
     multiply = {
         "float": ops.quantized_linear,
         "int8": ops.integer_linear,
@@ -115,7 +116,31 @@ def quantized_ops(ops: Any, config: QuantizeConfig) -> Any:
     own = {name: getattr(ops, name) for name in ops.__all__}
     own |= {"linear_forward": linear_forward, "linear_backward_input": linear_backward_input}
     own["embedding_forward"] = embedding_forward
+    if hasattr(ops, "QuantizedDecoder") and config.activations != "float":
+        own["Decoder"] = _Decoders(ops, w, config.activations == "int8-token")
     return SimpleNamespace(**own, __all__=ops.__all__)
+
+
+class _Decoders:
+    """Makes decoders of one model for its caches; stands where the backend's Decoder does."""
+
+    def __init__(self, ops: Any, w: Tree, whole: bool) -> None:
+        self.ops, self.tree, self.whole = ops, w, whole
+
+    @cached_property
+    def weights(self) -> Any:
+        """Where everything is, found once."""
+        return self.ops.QuantizedWeights(self.tree)
+
+    def fits(self, weights: Any) -> bool:
+        """Whether one compiled call can read the model."""
+        del weights
+        return self.ops.QuantizedWeights.fits(self.tree)
+
+    def __call__(self, config: ModelConfig, weights: Any, B: int, capacity: int) -> Any:
+        """A decoder for B rows."""
+        del weights
+        return self.ops.QuantizedDecoder(config, self.weights, self.whole, B, capacity)
 
 
 def _round(block: Tree, config: QuantizeConfig) -> Tree:

@@ -13,10 +13,12 @@ from minillm.cpu.attention import attention_backward, attention_forward
 from minillm.cpu.clip import clip, gradient_norm
 from minillm.cpu.cross_entropy import cross_entropy_backward, cross_entropy_forward
 from minillm.cpu.decode import Decoder
+from minillm.cpu.decode_quantized import QuantizedDecoder, QuantizedWeights
 from minillm.cpu.embedding import embedding_backward, embedding_forward
 from minillm.cpu.gelu import gelu_erf_backward, gelu_erf_forward, gelu_tanh_backward, gelu_tanh_forward
 from minillm.cpu.layer_norm import layer_norm_backward, layer_norm_forward
 from minillm.cpu.linear import linear_backward, linear_backward_input, linear_forward
+from minillm.cpu.paged_attention import paged_attention
 from minillm.cpu.quantized import integer_linear, quantized_linear
 from minillm.cpu.rms_norm import rms_norm_backward, rms_norm_forward
 from minillm.cpu.rope import rope_backward, rope_forward

@@ -17,6 +17,7 @@ from minillm.config import ModelConfig
 from minillm.cpu.decode_parts import attend, feed, multiply, normalise, share
 from minillm.cpu.jit import kernel
 from minillm.cpu.meeting import meet, meeting_point
+from minillm.cpu.rows import packed
 from minillm.tree import Packed, walk
 
 LAYER = (
@@ -32,7 +33,7 @@ EMBED, POSITIONS, NORM, HEAD = 0, 1, 2, 4
 
 
 class Decoder:
-    """The next token's logits for the rows of one cache; holds what every step needs again."""
+    """The next token's logits for at most B rows of at most `capacity` slots; holds what every step needs again."""
 
     def __init__(self, config: ModelConfig, weights: Packed, B: int, capacity: int) -> None:
         self.config, self.weights = config, weights
@@ -50,26 +51,30 @@ class Decoder:
 
     @staticmethod
     def fits(weights: Packed) -> bool:
-        """Whether the weights are float32, which is what the compiled call reads."""
-        return weights.vector.dtype == np.float32
+        """Whether the compiled call can read the weights: they are float32, and heads are not normalised."""
+        return weights.vector.dtype == np.float32 and "query_norm" not in weights.tree.blocks[0].attention
 
     def step(self, ids: np.ndarray, positions: np.ndarray, rope: Any, keys: np.ndarray, values: np.ndarray,
-             segments: np.ndarray, length: int) -> np.ndarray:  # fmt: skip
-        """ids, positions: (B,)  ->  logits (B, V).  Puts the token's keys and values into slot `length` of the cache.
+             tables: np.ndarray, firsts: np.ndarray, lasts: np.ndarray, sinks: int = 0) -> np.ndarray:  # fmt: skip
+        """ids, positions: (B,)  ->  logits (B, V).  Puts the keys and values of row b into its slot number lasts[b].
 
-        keys, values: (L, B, capacity, G, D), segments: (B, capacity), rope: cos and sin tables or None.
+        keys, values: (L, pages, P, G, D), tables: (B, M), as in ops.paged_attention; rope: cos and sin tables or None.
+        Row b sees its slots [0, sinks) and [firsts[b], lasts[b]].  Rows may be tokens of one text, in their order.
         """
-        logits = np.empty((len(ids), self.config.vocab_size), np.float32)
-        cos, sin = rope if rope is not None else (np.empty((0, 0), np.float32),) * 2
+        B, (cos, sin) = len(ids), rope if rope is not None else (np.empty((0, 0), np.float32),) * 2
+        if len(self.x) < B:
+            raise ValueError(f"this decoder was made for at most {len(self.x)} rows: got {B}")
+        logits = np.empty((B, self.config.vocab_size), np.float32)
         eps, point = np.float32(self.config.norm_eps), meeting_point()
-        ids, positions = ids.astype(np.int64), positions.astype(np.int64)
+        numbers = [packed(x.astype(np.int64, copy=False)) for x in (ids, positions, tables, firsts, lasts)]
+        x, qkv, y, up, gate = (a[:B] for a in (self.x, self.qkv, self.y, self.up, self.gate))
 
         def work(rank: int, size: int) -> None:
             try:
                 _token(
-                    rank, size, point, self.sizes, self.weights.vector, self.offsets, self.ends, eps, ids, positions,
-                    cos, sin, keys, values, segments, length, self.x, self.normed[rank], self.qkv, self.y, self.up,
-                    self.gate, self.scores[rank], logits,
+                    rank, size, point, self.sizes, self.weights.vector, self.offsets, self.ends, eps, cos, sin,
+                    keys, values, *numbers, sinks, x, self.normed[rank, :B], qkv, y, up, gate, self.scores[rank],
+                    logits,
                 )  # fmt: skip
             except BaseException:
                 point[0] = NOBODY_WAITS  # the others must not wait for this thread
@@ -87,8 +92,8 @@ class Decoder:
 
 
 @kernel
-def _token(rank, size, point, sizes, vector, offsets, ends, eps, ids, positions, cos, sin,
-           keys, values, segments, length, x, normed, qkv, y, up, gate, scores, logits):  # fmt: skip
+def _token(rank, size, point, sizes, vector, offsets, ends, eps, cos, sin, keys, values, ids, positions, tables,
+           firsts, lasts, sinks, x, normed, qkv, y, up, gate, scores, logits):  # fmt: skip
     """One thread's part.  x: (B, C), shared, is the residual stream; `normed` and `scores` are this thread's own."""
     C, (H, G, D, F, V) = x.shape[1], sizes
     first, last = share(C, rank, size)
@@ -103,7 +108,7 @@ def _token(rank, size, point, sizes, vector, offsets, ends, eps, ids, positions,
         normalise(x, vector, w[NORM1 : NORM1 + 2], eps, normed)
         attend(
             rank, size, normed, vector, w[QUERY : QUERY + 6], H, G, D, positions, cos, sin, keys[layer], values[layer],
-            segments, length, qkv, scores, y,
+            tables, firsts, lasts, sinks, qkv, scores, y,
         )  # fmt: skip
         times = meet(point, size, times)
         multiply(y, vector, w[OUTPUT : OUTPUT + 2], C, first, last, True, x, 0)

@@ -9,9 +9,10 @@ import numpy as np
 from minillm.cpu.dots import few_rows
 from minillm.cpu.gelu import probability
 from minillm.cpu.jit import inline, kernel
-from minillm.cpu.scalar import exp, maximum, sigmoid
+from minillm.cpu.paged_attention import look_back
+from minillm.cpu.scalar import sigmoid
 
-ZERO, ONE, NOTHING = np.float32(0), np.float32(1), np.float32(-np.inf)
+ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @inline
@@ -55,25 +56,36 @@ def normalise(x, vector, places, eps, out):
 
 
 @kernel
-def attend(rank, size, x, vector, places, H, G, D, positions, cos, sin, keys, values, segments, length,
+def attend(rank, size, x, vector, places, H, G, D, positions, cos, sin, keys, values, tables, firsts, lasts, sinks,
            qkv, scores, y):  # fmt: skip
-    """y = attention for this thread's key/value heads and the query heads that share them; fills their cache slots."""
+    """y = attention for this thread's key/value heads and the query heads that share them; fills their cache slots.
+
+    Rows go in order, so that one of them may look back at another: several tokens of the same text.
+    """
     group, begin, end = H // G, G * rank // size, G * (rank + 1) // size
     multiply(x, vector, places[0:2], H * D, begin * group * D, end * group * D, False, qkv, 0)
     multiply(x, vector, places[2:4], G * D, begin * D, end * D, False, qkv, H * D)
     multiply(x, vector, places[4:6], G * D, begin * D, end * D, False, qkv, (H + G) * D)
-    for b in range(len(x)):
+    look(begin, end, H, G, D, positions, cos, sin, keys, values, tables, firsts, lasts, sinks, qkv, scores, y)
+
+
+@kernel
+def look(begin, end, H, G, D, positions, cos, sin, keys, values, tables, firsts, lasts, sinks, qkv, scores, y):
+    """The end of `attend`, for the key/value heads in [begin, end), whose products are in qkv."""
+    group, P = H // G, keys.shape[1]
+    for b in range(len(qkv)):
+        page, slot = tables[b, lasts[b] // P], lasts[b] % P
         for g in range(begin, end):
             key, value = qkv[b, (H + g) * D : (H + g + 1) * D], qkv[b, (H + G + g) * D : (H + G + g + 1) * D]
             if cos.size:
                 _turn(key, cos[positions[b]], sin[positions[b]])
-            keys[b, length, g], values[b, length, g] = key, value
+            keys[page, slot, g], values[page, slot, g] = key, value
             for h in range(g * group, (g + 1) * group):
                 query = qkv[b, h * D : (h + 1) * D]
                 if cos.size:
                     _turn(query, cos[positions[b]], sin[positions[b]])
-                _look_back(
-                    query, keys[b, :, g], values[b, :, g], segments[b], length, scores, y[b, h * D : (h + 1) * D]
+                look_back(
+                    query, keys, values, g, tables[b], firsts[b], lasts[b], sinks, scores, y[b, h * D : (h + 1) * D]
                 )
 
 
@@ -87,44 +99,18 @@ def _turn(x, cos, sin):
 
 
 @kernel
-def _look_back(query, keys, values, segments, length, scores, y):
-    """Attention of one query to slots 0 to `length`.  keys, values: (capacity, D)."""
-    D, scale, m = query.size, ONE / np.sqrt(np.float32(query.size)), NOTHING
-    for s in range(length + 1):
-        if segments[s] != segments[length] or segments[s] < 0:
-            scores[s] = NOTHING
-            continue
-        key, product = keys[s], ZERO
-        for d in range(D):
-            product += query[d] * key[d]
-        scores[s] = product * scale
-        m = maximum(m, scores[s])
-    m = ZERO if m == NOTHING else m
-    total = ZERO
-    for s in range(length + 1):
-        scores[s] = exp(scores[s] - m)
-        total += scores[s]
-    y[:] = ZERO
-    for s in range(length + 1):
-        value, p = values[s], scores[s]
-        for d in range(D):
-            y[d] += p * value[d]
-    inverse = ZERO if total == ZERO else ONE / total
-    for d in range(D):
-        y[d] *= inverse
-
-
-@kernel
 def feed(rank, size, x, vector, places, F, up, gate):
     """This thread's share of the wide layer, activation included; places: gate (or -1) and up."""
     first, last = share(F, rank, size)
     multiply(x, vector, places[2:4], F, first, last, False, up, 0)
-    if places[0] < 0:
-        for b in range(len(x)):
-            for f in range(first, last):
-                up[b, f] *= probability(up[b, f])
-        return
-    multiply(x, vector, places[0:2], F, first, last, False, gate, 0)
-    for b in range(len(x)):
+    if places[0] >= 0:
+        multiply(x, vector, places[0:2], F, first, last, False, gate, 0)
+    activate(first, last, places[0] >= 0, up, gate)
+
+
+@kernel
+def activate(first, last, gated, up, gate):
+    """up[:, f] for f in [first, last) becomes what the wide layer says: SwiGLU where there are gates, else GELU."""
+    for b in range(len(up)):
         for f in range(first, last):
-            up[b, f] *= gate[b, f] * sigmoid(gate[b, f])
+            up[b, f] *= gate[b, f] * sigmoid(gate[b, f]) if gated else probability(up[b, f])

@@ -138,17 +138,21 @@ def _multiply_integers(first, last, r, step, sums, q, scale, zero, half_bytes, p
     for begin in range(first, last, TILE):
         end = min(begin + TILE, last)
         for n in range(len(r)):
-            dot_integers(begin, end, r[n], step[n], sums[n], q, scale, zero, half_bytes, places, y[n])
+            dot_integers(
+                begin, end, r[n], step[n], sums[n], q.ctypes.data, scale, zero, half_bytes, places, False, y[n]
+            )
     _add_bias(first, last, bias, y)
 
 
 @kernel
-def dot_integers(first, last, r, step, sums, q, scale, zero, half_bytes, places, y):
-    """y[o] for o in [first, last), of one row of activations.  places: (2, blocks), the groups of a block's halves.
+def dot_integers(first, last, r, step, sums, q, scale, zero, half_bytes, places, add, y):
+    """y[o] (+)= for o in [first, last), of one row of activations.  places: (2, blocks), the groups of block halves.
 
-    Rows of q are found by their addresses: to make an array of each would take as long as to multiply by it.
+    q: the address of the matrix.  Its rows are found by theirs: to make an array of each would take as long as to
+    multiply by it.
     """
-    at_q, at_r, low, high = q.ctypes.data + first * q.shape[1], r.ctypes.data, places[0], places[1]
+    width, at_r, low, high = step.size * (HALF if half_bytes else BLOCK), r.ctypes.data, places[0], places[1]
+    at_q = q + first * width
     for o in range(first, last):
         totals: Any = nothing()
         if half_bytes:
@@ -162,8 +166,8 @@ def dot_integers(first, last, r, step, sums, q, scale, zero, half_bytes, places,
         offset = ZERO
         for g in range(sums.size):
             offset += scale[o, g] * np.float32(zero[o, g]) * sums[g]
-        y[o] = total(totals) - offset
-        at_q += q.shape[1]
+        y[o] = total(totals) - offset + (y[o] if add else ZERO)
+        at_q += width
 
 
 @kernel

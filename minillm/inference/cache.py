@@ -84,8 +84,10 @@ def _decoder(model: Model, B: int, capacity: int) -> Any:
 def _decode(ids: np.ndarray, run: Run, cache: Cache) -> np.ndarray:
     """As the end of `extend`, for one token a row."""
     ids_in_range("decode", "ids", ids, run.config.vocab_size)
+    rows = np.arange(len(ids))  # each row of the cache is one long page
     logits = cache.decoder.step(
-        ids[:, 0], run.positions[:, 0], run.rope, cache.keys, cache.values, cache.segments, cache.length
-    )
+        ids[:, 0], run.positions[:, 0], run.rope, cache.keys, cache.values, rows[:, None], cache.padding,
+        np.full(len(ids), cache.length),
+    )  # fmt: skip
     cache.length += 1
     return logits[:, None]

@@ -17,6 +17,7 @@ from minillm.ops.embedding import embedding_backward, embedding_forward
 from minillm.ops.gelu import gelu_erf_backward, gelu_erf_forward, gelu_tanh_backward, gelu_tanh_forward
 from minillm.ops.layer_norm import layer_norm_backward, layer_norm_forward
 from minillm.ops.linear import linear_backward, linear_backward_input, linear_forward
+from minillm.ops.paged_attention import paged_attention
 from minillm.ops.quantized import integer_linear, quantized_linear
 from minillm.ops.rms_norm import rms_norm_backward, rms_norm_forward
 from minillm.ops.rope import rope_backward, rope_forward
@@ -36,6 +37,7 @@ __all__ = [
     "integer_linear", "quantized_linear",
     "linear_backward", "linear_backward_input", "linear_forward",
     "log_softmax_backward", "log_softmax_forward",
+    "paged_attention",
     "rms_norm_backward", "rms_norm_forward",
     "rope_backward", "rope_forward",
     "softmax_backward", "softmax_forward",

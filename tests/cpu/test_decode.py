@@ -16,6 +16,9 @@ CONFIGS = {
     "llama": ModelConfig(num_layers=2, num_heads=6, num_kv_heads=2, channels=36, **SHAPE),
     "llama, one key/value head": ModelConfig(num_layers=2, num_heads=4, num_kv_heads=1, channels=24, **SHAPE),
     "llama, as small as can be": ModelConfig(num_layers=1, num_heads=1, channels=2, tied=False, **SHAPE),
+    "llama, biases and wide heads": ModelConfig(
+        num_layers=2, num_heads=4, num_kv_heads=2, channels=24, head_channels=10, qkv_bias=True, **SHAPE
+    ),
     "gpt2": ModelConfig(family="gpt2", num_layers=3, num_heads=3, channels=33, **SHAPE),
     "gpt2, untied": ModelConfig(family="gpt2", num_layers=1, num_heads=5, channels=40, tied=False, **SHAPE),
 }
@@ -113,6 +116,14 @@ def test_float64_goes_op_by_op():
     logits, cache = run(model, 2)
     assert cache.decoder is None
     assert logits.dtype == np.float64
+
+
+def test_normalised_heads_go_op_by_op():
+    config = ModelConfig(num_layers=2, num_heads=4, num_kv_heads=2, channels=24, qk_norm=True, **SHAPE)
+    want, _ = run(model_of(config, NUMPY), 2)
+    got, cache = run(model_of(config, CPU), 2)
+    assert cache.decoder is None
+    assert np.abs(got - want).max() <= BOUND * np.abs(want).max()
 
 
 def test_an_id_outside_the_vocabulary_is_refused_and_the_cache_stays_as_it_was():
